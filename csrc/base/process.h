@@ -1,0 +1,32 @@
+/* process.h - the two events of a process's life that every floor must notice.
+ *
+ * Fork: a child of fork has the parent's objects in its memory, but not its device.
+ * Each object that talks to a device stores the generation it was made in; a child
+ * sees a larger one and refuses (GM_FORKED) instead of touching it.
+ * Exit: once gm_process_set_exiting was called nothing may call a driver any more.
+ *
+ * Thread-safety: atomics. Cost: one relaxed load each.
+ */
+#ifndef GM_BASE_PROCESS_H
+#define GM_BASE_PROCESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* How many forks lie between the process that loaded the library and this one. */
+uint32_t
+gm_process_generation(void);
+
+/* Installs the fork handler; idempotent. Called by whoever creates a device. */
+void
+gm_process_init(void);
+
+/* From now on gm_process_is_exiting is true. With `exiting` false (a second
+ * interpreter in the same process starts) it is taken back. */
+void
+gm_process_set_exiting(bool exiting);
+
+bool
+gm_process_is_exiting(void);
+
+#endif

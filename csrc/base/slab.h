@@ -1,0 +1,51 @@
+/* slab.h - a source of equal nodes whose free never calls malloc.
+ *
+ * Nodes come from slabs of 64 KiB. A freed node goes onto a free list and is handed
+ * out again first; slabs are given back only by gm_slab_destroy, so a pointer to a
+ * node stays readable for the slab's life (type-stable memory), which lock-free
+ * readers rely on. gm_slab_reserve secures nodes before a structure changes, so that
+ * the commit that follows cannot fail.
+ *
+ * Thread-safety: none; the owner's lock guards it. Ownership: the slab owns every
+ * node. Cost: O(1), amortised for growth. Fresh nodes are zeroed, reused ones keep
+ * all but their first sizeof(void *) bytes.
+ */
+#ifndef GM_BASE_SLAB_H
+#define GM_BASE_SLAB_H
+
+#include <stddef.h>
+
+#include "base/status.h"
+
+typedef struct gm_slab {
+    size_t node_size;  /* bytes, a multiple of 16 */
+    size_t available;  /* nodes on the free list plus those not carved yet */
+    size_t live;       /* nodes handed out */
+    size_t slab_count; /* slabs taken from malloc */
+    void *free_nodes;  /* linked through the first word of each node */
+    char *carve;       /* next node that was never handed out */
+    char *carve_end;
+    void *slabs;       /* all slabs, linked through their first word */
+} gm_slab;
+
+void
+gm_slab_init(gm_slab *slab, size_t node_size);
+
+/* Gives every slab back. Every node dies with it. */
+void
+gm_slab_destroy(gm_slab *slab);
+
+/* Makes sure that the next `count` allocations succeed. GM_NO_HOST_MEMORY changes
+ * nothing. */
+GM_NODISCARD gm_status
+gm_slab_reserve(gm_slab *slab, size_t count);
+
+/* A node. Pre: gm_slab_reserve secured it. Never NULL. */
+void *
+gm_slab_take(gm_slab *slab);
+
+/* Returns a node to its slab. */
+void
+gm_slab_give(gm_slab *slab, void *node);
+
+#endif

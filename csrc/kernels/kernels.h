@@ -1,0 +1,63 @@
+/* kernels.h - elementwise work on device memory: accumulate, convert, scale, norm.
+ *
+ * Each function queues one kernel on a stream through gm_device.ops->launch, so that
+ * the same call runs on the host device (loops of this folder) and, later, on CUDA.
+ * The per-element arithmetic stands once, in element.h.
+ *
+ * Conversions round to nearest even; fp16 and bf16 are computed in fp32. Sizes are
+ * element counts. All pointers are device addresses, aligned to their element.
+ * Results that the host reads (flags, sums) are written to device memory in stream
+ * order: synchronise the stream before reading.
+ *
+ * Thread-safety: pure, apart from the memory named. Cost: one pass over the operands.
+ */
+#ifndef GM_KERNELS_KERNELS_H
+#define GM_KERNELS_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "device/device.h"
+
+typedef enum gm_dtype {
+    GM_F16 = 0,
+    GM_BF16 = 1,
+    GM_F32 = 2,
+    GM_F64 = 3,
+    GM_DTYPE_COUNT
+} gm_dtype;
+
+size_t
+gm_dtype_size(gm_dtype type);
+
+/* accumulator[i] += (float)source[i] * scale, i < n. Accumulator fp32 or fp64 (16-bit
+ * ones too, on request of the caller: computed in fp32, rounded back). */
+GM_NODISCARD gm_status
+gm_kernel_accumulate(gm_device *device, gm_stream stream, gm_dtype accumulator_type,
+                     gm_devptr accumulator, gm_dtype source_type, gm_devptr source,
+                     size_t n, double scale);
+
+/* values[i] *= scale. */
+GM_NODISCARD gm_status
+gm_kernel_scale(gm_device *device, gm_stream stream, gm_dtype type, gm_devptr values,
+                size_t n, double scale);
+
+/* *flag |= 1 if any value is infinite or not a number. flag: uint32 in device memory. */
+GM_NODISCARD gm_status
+gm_kernel_check_finite(gm_device *device, gm_stream stream, gm_dtype type,
+                       gm_devptr values, size_t n, gm_devptr flag);
+
+/* *maximum = max(*maximum, max |values|); a NaN makes it NaN. maximum: fp64. */
+GM_NODISCARD gm_status
+gm_kernel_max_abs(gm_device *device, gm_stream stream, gm_dtype type, gm_devptr values,
+                  size_t n, gm_devptr maximum);
+
+/* *sum += sum of (|values[i]| / divisor) ** power; sum: fp64. Pre: divisor > 0. With
+ * the maximum as divisor no value overflows. Pairwise summation. */
+GM_NODISCARD gm_status
+gm_kernel_power_sum(gm_device *device, gm_stream stream, gm_dtype type,
+                    gm_devptr values, size_t n, double divisor, double power,
+                    gm_devptr sum);
+
+#endif
