@@ -21,6 +21,11 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#if PY_VERSION_HEX < 0x030C0000
+#include <structmember.h>
+#define Py_T_PYSSIZET T_PYSSIZET
+#define Py_READONLY READONLY
+#endif
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,6 +35,8 @@
 #include "pool/pool.h"
 
 /* ---- module state ------------------------------------------------------------- */
+
+struct dtype_info;
 
 typedef struct core_state {
     /* Types, strong references. */
@@ -80,6 +87,17 @@ typedef struct core_state {
     Py_ssize_t live_gradbuffers;
     /* All live PoolObjects, linked through PoolObject.link; guarded by the GIL. */
     gm_list pools;
+    /* Host ranges registered by Pin (pinned.c); set up by pinned_init. */
+    gm_list pins;
+    /* NumPy was imported in this interpreter and its C API is loaded (numpy.c). */
+    bool numpy_ready;
+    /* All live StreamObjects, linked through StreamObject.link; guarded by the GIL. */
+    gm_list streams;
+    /* Counts the times that any pool climbed its ladder for a call from Python; a
+     * scope compares it to know whether memory was short while it was open. */
+    uint64_t climb_clock;
+    /* Constant rows that hot paths need. */
+    const struct dtype_info *dtype_uint8;
     /* Interned strings that hot paths compare with. */
     PyObject *str_uint8;
     PyObject *str_float32;
@@ -104,7 +122,18 @@ state_of(PyObject *self)
 typedef struct DeviceObject {
     PyObject_HEAD
     gm_device *device; /* owned; the fault device when with_faults() made it */
+    bool manual_clock; /* advance() moves its time */
 } DeviceObject;
+
+typedef struct StreamObject {
+    PyObject_HEAD
+    DeviceObject *device; /* strong */
+    gm_stream handle;
+    bool owned;           /* made here: destroyed by close() or with the object */
+    bool closed;
+    gm_list link;         /* in core_state.streams */
+    PyObject *weakrefs;
+} StreamObject;
 
 typedef struct PoolObject {
     PyObject_HEAD
@@ -116,6 +145,10 @@ typedef struct PoolObject {
     Py_ssize_t exports;    /* how many of those are exported now */
     bool stacks;           /* record a stack with each allocation */
     bool traced;           /* an observer is set: callbacks exist */
+    bool iterating;        /* inside iteration() */
+    uint64_t iterations;   /* how many were begun */
+    uint64_t retries;      /* num_alloc_retries as last seen by alloc.c */
+    uint64_t climbed_at;   /* core_state.climb_clock of its last climb; 0: none */
     PyObject *weakrefs;
 } PoolObject;
 
@@ -169,8 +202,11 @@ typedef struct ScopeObject {
     Py_ssize_t used, peak, count, released;
     PyObject *deferred;    /* tuple */
     PyObject *trim;        /* as given */
+    PyObject *context;     /* the contextvars.Context that entered it, while active */
+    uint64_t clock;        /* core_state.climb_clock at entry */
+    int trim_mode;         /* a scope_trim of scope.c */
+    size_t trim_target;    /* bytes */
     bool active;
-    bool entered;          /* once entered, a second entry is an error until it left */
     PyObject *weakrefs;
 } ScopeObject;
 
@@ -210,6 +246,19 @@ parse_stream(core_state *state, PyObject *value, gm_device *device, gm_stream fa
 int
 parse_seconds(PyObject *value, const char *argument, uint64_t *out);
 
+/* One size or a sequence of sizes; *ndim and shape[0 .. *ndim) are filled. -1 with
+ * TypeError or ValueError. */
+int
+parse_shape(PyObject *value, Py_ssize_t shape[], int *ndim);
+
+/* True when both are the same device, a fault plan before it or not. */
+bool
+same_device(gm_device *left, gm_device *right);
+
+/* New reference: a Device over `device` (takes its reference, also on failure). */
+PyObject *
+device_wrap(core_state *state, gm_device *device, bool manual_clock);
+
 /* ---- allocation (alloc.c) ------------------------------------------------------------------ */
 
 /* A block of `size` > 0 bytes: the fast path under the GIL, else without it, then the
@@ -218,6 +267,10 @@ parse_seconds(PyObject *value, const char *argument, uint64_t *out);
 gm_block *
 allocate_block(core_state *state, PoolObject *pool, size_t size, size_t alignment,
                gm_stream stream);
+
+/* The same for a block without an object (Pool.malloc): it may be freed by address. */
+gm_block *
+allocate_raw_block(core_state *state, PoolObject *pool, size_t size, gm_stream stream);
 
 /* Returns a block to its pool; keeps a pending exception; never waits. */
 void
@@ -238,6 +291,12 @@ BufferObject *
 buffer_create_view(core_state *state, BufferObject *base, const dtype_info *dtype,
                    int ndim, const Py_ssize_t *shape, const Py_ssize_t *strides,
                    Py_ssize_t offset);
+
+/* A shape: one int or a sequence of at most BUFFER_MAX_DIM ints, each from 0 to
+ * GM_SIZE_LIMIT, to `ndim` and `dims` (room for BUFFER_MAX_DIM). Rejects bool, float
+ * and text. 0, or -1 with an exception that names what is accepted. */
+int
+buffer_parse_shape(core_state *state, PyObject *shape, int *ndim, Py_ssize_t *dims);
 
 /* Borrowed: the owner of the memory. */
 static inline BufferObject *
@@ -280,7 +339,8 @@ dtype_by_name(const char *name);
  * -1 in *error with an exception set on failure. */
 ScopeObject *
 scope_current(core_state *state, PoolObject *pool, int *error);
-/* Links and unlinks a root; keeps used, peak and count. */
+/* Links and unlinks a root; keeps used, peak and count. Both read root->block, so
+ * remove before the block is freed. Removing a root without a scope does nothing. */
 void
 scope_add(ScopeObject *scope, BufferObject *root);
 void
@@ -301,6 +361,27 @@ callbacks_pressure(core_state *state, PoolObject *pool, size_t requested, int ur
 /* Sets or clears the observer of a pool to fit the callbacks in force. */
 void
 callbacks_attach(core_state *state, PoolObject *pool);
+/* True while a callback runs on this thread: its allocations call no callbacks and
+ * climb no rungs of Python. */
+bool
+callbacks_running(void);
+
+/* How the calling thread stands to the interpreter while it is inside the pool. An
+ * observer runs on that thread and must know. */
+typedef struct trace_frame {
+    core_state *state;
+    PoolObject *pool;
+    const gm_oom *oom;        /* the numbers of the failure being counted, or NULL */
+    PyThreadState *released;  /* set while the GIL is released */
+    struct trace_frame *outer;
+} trace_frame;
+
+/* Wrap each call of the pool that may notify: enter, call, leave. Only needed when
+ * pool->traced. */
+void
+trace_enter(trace_frame *frame, core_state *state, PoolObject *pool);
+void
+trace_leave(trace_frame *frame);
 
 /* ---- each file's part of module exec: adds its types. 0, or -1 with an exception. ------- */
 
@@ -319,6 +400,7 @@ extern PyMethodDef pinned_functions[];
 extern PyMethodDef scope_functions[];
 extern PyMethodDef history_functions[];
 extern PyMethodDef callbacks_functions[];
+extern PyMethodDef capi_functions[];
 extern PyMethodDef replay_functions[];
 
 /* ---- numpy.c (the only file that includes NumPy's headers) --------------------------------- */
@@ -327,6 +409,13 @@ extern PyMethodDef replay_functions[];
  * through an export. */
 PyObject *
 numpy_from_buffer(core_state *state, BufferObject *buffer);
+
+/* ---- pinned.c ------------------------------------------------------------------------------ */
+
+/* For the dealloc of a Device: gives its pool of pinned memory back, if it has one. No
+ * PinnedArray of the device is alive any more: each holds the Device. */
+void
+pinned_forget(DeviceObject *device);
 
 /* ---- dlpack.c ------------------------------------------------------------------------------ */
 
