@@ -123,6 +123,8 @@ typedef struct DeviceObject {
     PyObject_HEAD
     gm_device *device; /* owned; the fault device when with_faults() made it */
     bool manual_clock; /* advance() moves its time */
+    gm_pool *pinned;   /* owned; pool of pinned host memory, NULL before its first use.
+                          Dealloc gives it back with pinned_forget() */
 } DeviceObject;
 
 typedef struct StreamObject {
@@ -291,12 +293,6 @@ BufferObject *
 buffer_create_view(core_state *state, BufferObject *base, const dtype_info *dtype,
                    int ndim, const Py_ssize_t *shape, const Py_ssize_t *strides,
                    Py_ssize_t offset);
-
-/* A shape: one int or a sequence of at most BUFFER_MAX_DIM ints, each from 0 to
- * GM_SIZE_LIMIT, to `ndim` and `dims` (room for BUFFER_MAX_DIM). Rejects bool, float
- * and text. 0, or -1 with an exception that names what is accepted. */
-int
-buffer_parse_shape(core_state *state, PyObject *shape, int *ndim, Py_ssize_t *dims);
 
 /* Borrowed: the owner of the memory. */
 static inline BufferObject *
