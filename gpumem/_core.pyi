@@ -3,7 +3,7 @@ which the Python layer composes. Sizes are bytes, times seconds unless a name sa
 otherwise. Everything here takes exact values (ints, not "1 GiB"); the Python layer
 parses text."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Literal, final
 
@@ -106,6 +106,7 @@ def open_sim(
     aliasing: bool = True,
     lag: int = 0,
 ) -> Device: ...
+
 @final
 class Stream:
     """A stream of a device. Stream(device) creates one; Stream(device, handle)
@@ -144,8 +145,7 @@ class Event:
 
 @final
 class Pool:
-    """The caching allocator of one device. The Python function gpumem.Pool-like
-    construction with text sizes lives in gpumem.pools; this class takes exact values."""
+    """The caching allocator of one device."""
 
     def __init__(
         self,
@@ -270,7 +270,9 @@ class Buffer:
     @property
     def base(self) -> Buffer | None: ...  # of a view
     def free(self) -> None: ...  # BufferError while exported; idempotent
-    def copy_from(self, source: Any, *, stream: Stream | int | None = None) -> Buffer: ...
+    def copy_from(
+        self, source: Any, *, stream: Stream | int | None = None
+    ) -> Buffer: ...
     def copy_to(self, target: Any, *, stream: Stream | int | None = None) -> Any: ...
     def fill(self, value: Any, *, stream: Stream | int | None = None) -> Buffer: ...
     def numpy(self) -> Any: ...
@@ -312,9 +314,12 @@ class PinnedArray:
     def free(self) -> None: ...
     def record_stream(self, stream: Stream | int) -> None: ...
 
-def pinned_empty(device: Device, shape: int | Sequence[int], dtype: Any) -> PinnedArray: ...
+def pinned_empty(
+    device: Device, shape: int | Sequence[int], dtype: Any
+) -> PinnedArray: ...
 def pinned_stats(device: Device) -> dict[str, int]: ...
 def pinned_trim(device: Device) -> int: ...
+
 @final
 class Pin:
     """Registration of somebody else's memory; a context manager. Nested pins of the
@@ -370,6 +375,7 @@ class Scope:
     ) -> None: ...
 
 def current_scope() -> Scope | None: ...
+
 @final
 class GradBuffer:
     """One contiguous accumulation buffer; see its docstring."""
@@ -420,6 +426,7 @@ class GradBuffer:
 
 # ---- process-wide -----------------------------------------------------------------
 
+# Called once by the package. The functions import what they need inside.
 def set_hooks(
     *,
     parse_size: Callable[[Any, str], int],  # (value, argument name) -> bytes
@@ -430,9 +437,11 @@ def set_hooks(
     holders: Callable[[Pool], tuple[tuple[str, int], ...]],
     oom: Callable[[Pool, OutOfMemoryError], None],  # before raising: snapshot_on_oom
 ) -> None: ...
-# Called once by gpumem/__init__.py. The functions import what they need inside.
-
 def pools() -> list[Pool]: ...  # open pools of this interpreter, oldest first
+
+# Replaces the whole set. Each gets a dict of numbers and strings: device, pool, ptr,
+# size, stream, (oom and pressure) requested, urgency, reason. An exception in one is
+# reported through sys.unraisablehook.
 def set_callbacks(
     *,
     alloc: Sequence[Callable[[dict[str, Any]], object]] = (),
@@ -440,21 +449,23 @@ def set_callbacks(
     oom: Sequence[Callable[[dict[str, Any]], object]] = (),
     pressure: Sequence[Callable[[dict[str, Any]], object]] = (),
 ) -> None: ...
-# Replaces the whole set. Each gets a dict of numbers and strings: device, pool, ptr,
-# size, stream, (oom and pressure) requested, urgency, reason. An exception in one is
-# reported through sys.unraisablehook.
-def stack_frames(context: int) -> list[tuple[str, int, str]]: ...
+
 # (file, line, function), innermost first, of a context id; [] if unknown
+def stack_frames(context: int) -> list[tuple[str, int, str]]: ...
 def set_exiting() -> None: ...  # registered with atexit by the module itself
 def count_live() -> dict[str, int]: ...  # live objects by type name
 def noop() -> None: ...  # a no-argument C function, for measurements
-def set_c_device(kind: Literal["cuda", "host"]) -> None: ...
+
 # which devices the exported C functions act on
-def set_c_pool(index: int, pool: Pool | None) -> None: ...
+def set_c_device(kind: Literal["cuda", "host"]) -> None: ...
+
 # the default pool of c_device `index`, for the exported C functions
+def set_c_pool(index: int, pool: Pool | None) -> None: ...
 
 # ---- replay -----------------------------------------------------------------------
 
+# One dict per pass: ns, pairs, memory_calls, host_waits, peak_reserved,
+# peak_requested, failed_at (-1: none), address_now
 def replay(
     device: Device,
     pool: Pool | None,
@@ -465,6 +476,4 @@ def replay(
     passes: int = 4,
     check_every: int = 0,
 ) -> list[dict[str, int]]: ...
-# One dict per pass: ns, pairs, memory_calls, host_waits, peak_reserved,
-# peak_requested, failed_at (-1: none), address_now
 def lock_pair_ns(count: int) -> float: ...  # an uncontended lock and unlock
