@@ -123,8 +123,8 @@ typedef struct DeviceObject {
     PyObject_HEAD
     gm_device *device; /* owned; the fault device when with_faults() made it */
     bool manual_clock; /* advance() moves its time */
-    gm_pool *pinned;   /* owned; pool of pinned host memory, NULL before its first use.
-                          Dealloc gives it back with pinned_forget() */
+    struct PoolObject *pinned; /* strong; its pool of pinned host memory, NULL before the
+                                  first use. Dealloc drops it with pinned_forget() */
 } DeviceObject;
 
 typedef struct StreamObject {
@@ -149,7 +149,6 @@ typedef struct PoolObject {
     bool traced;           /* an observer is set: callbacks exist */
     bool iterating;        /* inside iteration() */
     uint64_t iterations;   /* how many were begun */
-    uint64_t retries;      /* num_alloc_retries as last seen by alloc.c */
     uint64_t climbed_at;   /* core_state.climb_clock of its last climb; 0: none */
     PyObject *weakrefs;
 } PoolObject;
@@ -244,6 +243,10 @@ int
 parse_stream(core_state *state, PyObject *value, gm_device *device, gm_stream fallback,
              gm_stream *out);
 
+/* A count: an int from 0 to 2**63 - 1. 0, or -1 with an exception naming it. */
+int
+parse_count(PyObject *value, const char *argument, size_t *out);
+
 /* Seconds as a non-negative finite number (or None -> UINT64_MAX) to nanoseconds. */
 int
 parse_seconds(PyObject *value, const char *argument, uint64_t *out);
@@ -260,6 +263,16 @@ same_device(gm_device *left, gm_device *right);
 /* New reference: a Device over `device` (takes its reference, also on failure). */
 PyObject *
 device_wrap(core_state *state, gm_device *device, bool manual_clock);
+
+/* Waits without the GIL until the work on `stream` is done, in slices, so that a signal
+ * handler can raise. 1: done, 0: the time was over, -1: exception. */
+int
+wait_for_stream(core_state *state, gm_device *device, gm_stream stream,
+                uint64_t timeout_ns);
+
+/* 0 when the device may be asked, else -1 with the exception that says why not. */
+int
+require_usable(core_state *state, gm_device *device, const char *what);
 
 /* ---- allocation (alloc.c) ------------------------------------------------------------------ */
 
@@ -335,6 +348,9 @@ dtype_by_name(const char *name);
  * -1 in *error with an exception set on failure. */
 ScopeObject *
 scope_current(core_state *state, PoolObject *pool, int *error);
+/* New reference: a Scope. name NULL or None: "scope". `trim` as Scope takes it. */
+PyObject *
+scope_create(core_state *state, PyObject *name, PoolObject *pool, PyObject *trim);
 /* Links and unlinks a root; keeps used, peak and count. Both read root->block, so
  * remove before the block is freed. Removing a root without a scope does nothing. */
 void
@@ -351,12 +367,19 @@ stack_capture(core_state *state);
 
 /* ---- callbacks.c --------------------------------------------------------------------------- */
 
-/* Runs the pressure callbacks; true if any ran. Not re-entered by the same thread. */
+/* Runs the pressure callbacks; true if any ran. Not re-entered by the same thread.
+ * urgency: 1, then 2, the last one before the error. */
 bool
-callbacks_pressure(core_state *state, PoolObject *pool, size_t requested, int urgency);
+callbacks_pressure(core_state *state, PoolObject *pool, const gm_oom *oom, int urgency);
 /* Sets or clears the observer of a pool to fit the callbacks in force. */
 void
 callbacks_attach(core_state *state, PoolObject *pool);
+/* The module of an interpreter begins and ends: keeps which state is the main
+ * interpreter's, for calls from threads that Python has never seen. */
+void
+callbacks_begin(core_state *state);
+void
+callbacks_end(core_state *state);
 /* True while a callback runs on this thread: its allocations call no callbacks and
  * climb no rungs of Python. */
 bool
@@ -408,7 +431,7 @@ numpy_from_buffer(core_state *state, BufferObject *buffer);
 
 /* ---- pinned.c ------------------------------------------------------------------------------ */
 
-/* For the dealloc of a Device: gives its pool of pinned memory back, if it has one. No
+/* For the dealloc of a Device: drops its pool of pinned memory, if it has one. No
  * PinnedArray of the device is alive any more: each holds the Device. */
 void
 pinned_forget(DeviceObject *device);
