@@ -1,0 +1,548 @@
+/* arena.c - see arena.h. */
+#include "heap/arena.h"
+
+#include "base/assert.h"
+#include "base/bits.h"
+
+/* How many blocks with unmapped pages are compared for the fewest new pages. */
+#define SPARSE_LIMIT 16
+
+/* ---- accessors --------------------------------------------------------------- */
+
+static inline size_t
+slot_of(const gm_arena *arena, const gm_chunk *chunk, uint64_t address)
+{
+    return (size_t)(address - chunk->base) / arena->page_size;
+}
+
+static inline uint64_t
+slot_address(const gm_arena *arena, const gm_chunk *chunk, size_t slot)
+{
+    return chunk->base + (uint64_t)slot * arena->page_size;
+}
+
+static inline bool
+slot_is_mapped(const gm_chunk *chunk, size_t slot)
+{
+    return chunk->slots[slot].state == GM_SLOT_MAPPED;
+}
+
+/* Bytes of a free block that have memory. */
+static inline size_t
+mapped_part(const gm_arena *arena, const gm_block *block)
+{
+    return block->size - (size_t)block->unmapped * arena->page_size;
+}
+
+/* ---- the two indexes ------------------------------------------------------------ */
+
+static void
+index_block(gm_arena *arena, gm_block *block)
+{
+    block->mapped.slot = GM_INDEX_NONE;
+    block->sparse.slot = GM_INDEX_NONE;
+    if (block->mapped_prefix >= GM_HEAP_GRANULE) {
+        gm_free_index_insert(&arena->mapped, block);
+    }
+    if (block->unmapped != 0) {
+        gm_free_index_insert(&arena->sparse, block);
+    }
+    arena->free_blocks += mapped_part(arena, block) != 0;
+}
+
+static void
+unindex_block(gm_arena *arena, gm_block *block)
+{
+    if (block->mapped.slot != GM_INDEX_NONE) {
+        gm_free_index_remove(&arena->mapped, block);
+    }
+    if (block->sparse.slot != GM_INDEX_NONE) {
+        gm_free_index_remove(&arena->sparse, block);
+    }
+    arena->free_blocks -= mapped_part(arena, block) != 0;
+}
+
+/* Derives unmapped and mapped_prefix from the slots. Cost: O(slots under it). */
+static void
+measure_block(const gm_arena *arena, gm_block *block)
+{
+    block->unmapped = 0;
+    block->mapped_prefix = block->size;
+    if (!block->chunk->paged) {
+        return;
+    }
+    uint64_t start = gm_block_start(block);
+    size_t first = slot_of(arena, block->chunk, start);
+    size_t last = slot_of(arena, block->chunk, gm_block_end(block) - 1);
+    for (size_t slot = first; slot <= last; slot++) {
+        if (slot_is_mapped(block->chunk, slot)) {
+            continue;
+        }
+        if (block->unmapped == 0) {
+            block->mapped_prefix =
+                (size_t)(slot_address(arena, block->chunk, slot) - start);
+        }
+        block->unmapped++;
+    }
+}
+
+/* Moves mapped_prefix over slots that are mapped now. Cost: O(slots passed). */
+static void
+extend_prefix(const gm_arena *arena, gm_block *block)
+{
+    uint64_t start = gm_block_start(block);
+    if (block->unmapped == 0) {
+        block->mapped_prefix = block->size;
+        return;
+    }
+    size_t slot = slot_of(arena, block->chunk, start + block->mapped_prefix);
+    while (slot_is_mapped(block->chunk, slot)) {
+        slot++;
+    }
+    uint64_t end = slot_address(arena, block->chunk, slot);
+    block->mapped_prefix = end > start ? (size_t)(end - start) : 0;
+}
+
+/* ---- chunks ------------------------------------------------------------------------ */
+
+gm_status
+gm_arena_init(gm_arena *arena, bool small, size_t page_size, size_t max_split,
+              gm_slab *nodes, void *owner)
+{
+    *arena = (gm_arena){.small = small,
+                        .page_size = page_size,
+                        .max_split = max_split,
+                        .nodes = nodes,
+                        .owner = owner};
+    gm_list_init(&arena->chunks);
+    GM_TRY(gm_free_index_init(&arena->mapped, GM_INDEX_MAPPED));
+    gm_status status = gm_free_index_init(&arena->sparse, GM_INDEX_SPARSE);
+    if (status != GM_OK) {
+        gm_free_index_destroy(&arena->mapped);
+    }
+    return status;
+}
+
+void
+gm_arena_destroy(gm_arena *arena)
+{
+    gm_free_index_destroy(&arena->mapped);
+    gm_free_index_destroy(&arena->sparse);
+}
+
+void
+gm_arena_add_chunk(gm_arena *arena, gm_chunk *chunk)
+{
+    gm_block *block = gm_slab_take(arena->nodes);
+    block->prev = NULL;
+    block->next = NULL;
+    block->chunk = chunk;
+    block->size = chunk->size;
+    block->uses = 0;
+    block->freed_ns = 0;
+    atomic_store_explicit(&block->address, chunk->base, memory_order_relaxed);
+    gm_block_set_state(block, GM_HEAP_FREE);
+    chunk->arena = arena;
+    chunk->owner = arena->owner;
+    chunk->first = block;
+    gm_list_push_back(&arena->chunks, &chunk->link);
+    arena->chunk_count++;
+    arena->address_bytes += chunk->size;
+    if (!chunk->paged) {
+        arena->mapped_bytes += chunk->size;
+    }
+    block->unmapped = (uint32_t)chunk->slot_count;
+    block->mapped_prefix = chunk->paged ? 0 : chunk->size;
+    index_block(arena, block);
+}
+
+bool
+gm_arena_chunk_is_idle(const gm_chunk *chunk)
+{
+    return gm_block_is_free(chunk->first) && chunk->first->next == NULL;
+}
+
+void
+gm_arena_remove_chunk(gm_arena *arena, gm_chunk *chunk)
+{
+    gm_block *block = chunk->first;
+    GM_ASSERT(gm_arena_chunk_is_idle(chunk) && chunk->mapped_slots == 0);
+    unindex_block(arena, block);
+    gm_block_set_state(block, GM_HEAP_DEAD);
+    gm_slab_give(arena->nodes, block);
+    gm_list_remove(&chunk->link);
+    chunk->first = NULL;
+    arena->chunk_count--;
+    arena->address_bytes -= chunk->size;
+    if (!chunk->paged) {
+        arena->mapped_bytes -= chunk->size;
+    }
+}
+
+/* ---- finding a place ------------------------------------------------------------------ */
+
+static size_t
+front_of(const gm_block *block, size_t alignment)
+{
+    uint64_t start = gm_block_start(block);
+    return (size_t)(gm_align_up_unchecked(start, alignment) - start);
+}
+
+/* Fills *out for `size` bytes at the aligned start of `block`, counting the missing
+ * pages. False when it does not fit. */
+static bool
+measure_placement(const gm_arena *arena, gm_block *block, size_t size,
+                  size_t alignment, gm_placement *out)
+{
+    size_t front = front_of(block, alignment);
+    if (front > block->size || block->size - front < size) {
+        return false;
+    }
+    *out = (gm_placement){.block = block, .front = front, .size = size};
+    if (!block->chunk->paged || block->unmapped == 0) {
+        return true;
+    }
+    uint64_t start = gm_block_start(block) + front;
+    out->first_slot = slot_of(arena, block->chunk, start);
+    out->slot_count =
+        slot_of(arena, block->chunk, start + size - 1) - out->first_slot + 1;
+    for (size_t i = 0; i < out->slot_count; i++) {
+        out->missing += !slot_is_mapped(block->chunk, out->first_slot + i);
+    }
+    return true;
+}
+
+/* With a split limit: may this free block serve this size? (As PyTorch's
+ * max_split_size: larger blocks are kept whole for larger requests.) */
+static bool
+split_allows(const gm_arena *arena, const gm_block *block, size_t size)
+{
+    if (arena->max_split == SIZE_MAX || block->size <= arena->max_split) {
+        return true;
+    }
+    return size > arena->max_split && block->size - size <= GM_UNSPLIT_SLACK;
+}
+
+static bool
+find_cached(const gm_arena *arena, size_t size, size_t alignment, bool exhaustive,
+            gm_placement *out)
+{
+    gm_block *block = gm_free_index_find(&arena->mapped, size, exhaustive);
+    if (alignment > GM_HEAP_GRANULE && block != NULL &&
+        front_of(block, alignment) + size > block->mapped_prefix) {
+        size_t roomy = size + alignment - GM_HEAP_GRANULE;
+        block = gm_free_index_find(&arena->mapped, roomy, exhaustive);
+    }
+    if (block == NULL || !split_allows(arena, block, size)) {
+        return false;
+    }
+    *out = (gm_placement){
+        .block = block, .front = front_of(block, alignment), .size = size};
+    return true;
+}
+
+/* Among blocks with unmapped pages, the place that newly touches the fewest. */
+static bool
+find_sparse(const gm_arena *arena, size_t size, size_t alignment, bool exhaustive,
+            gm_placement *out)
+{
+    size_t limit = exhaustive ? SIZE_MAX : SPARSE_LIMIT;
+    bool found = false;
+    gm_block *block = gm_free_index_next(&arena->sparse, size, NULL);
+    for (size_t seen = 0; block != NULL && seen < limit; seen++) {
+        gm_placement placement;
+        if (measure_placement(arena, block, size, alignment, &placement) &&
+            (!found || placement.missing < out->missing ||
+             (placement.missing == out->missing && block->size < out->block->size))) {
+            *out = placement;
+            found = true;
+        }
+        block = gm_free_index_next(&arena->sparse, size, block);
+    }
+    return found;
+}
+
+bool
+gm_arena_find(const gm_arena *arena, size_t size, size_t alignment, bool cached_only,
+              bool exhaustive, gm_placement *out)
+{
+    if (find_cached(arena, size, alignment, exhaustive, out)) {
+        return true;
+    }
+    if (cached_only || arena->page_size == 0) {
+        return false;
+    }
+    if (find_sparse(arena, size, alignment, exhaustive, out)) {
+        return true;
+    }
+    return !exhaustive && find_sparse(arena, size, alignment, true, out);
+}
+
+/* ---- placing and releasing -------------------------------------------------------------- */
+
+/* Inserts `block`, new, between `before` (may be NULL) and its follower. */
+static void
+link_after(gm_block *before, gm_block *block)
+{
+    block->prev = before;
+    block->next = before->next;
+    if (block->next != NULL) {
+        block->next->prev = block;
+    }
+    before->next = block;
+}
+
+/* Cuts `block` after `size` bytes; returns the upper part. Neither is indexed. */
+static gm_block *
+split_block(gm_arena *arena, gm_block *block, size_t size)
+{
+    gm_block *upper = gm_slab_take(arena->nodes);
+    upper->chunk = block->chunk;
+    upper->size = block->size - size;
+    upper->uses = 0;
+    upper->freed_ns = block->freed_ns;
+    atomic_store_explicit(&upper->address, gm_block_start(block) + size,
+                          memory_order_relaxed);
+    gm_block_set_state(upper, GM_HEAP_FREE);
+    block->size = size;
+    link_after(block, upper);
+    return upper;
+}
+
+/* The measures of the rest above a placed block: `used` bytes were cut off below it.
+ * When these lay in the mapped start, the rest is known without a look at slots. */
+static void
+measure_rest(const gm_arena *arena, gm_block *rest, size_t used, size_t prefix,
+             uint32_t unmapped)
+{
+    rest->unmapped = unmapped;
+    rest->mapped_prefix = used <= prefix ? prefix - used : 0;
+    if (used > prefix) {
+        extend_prefix(arena, rest);
+    }
+}
+
+gm_block *
+gm_arena_place(gm_arena *arena, const gm_placement *placement)
+{
+    gm_block *block = placement->block;
+    size_t prefix = block->mapped_prefix;
+    uint32_t unmapped = block->unmapped;
+    unindex_block(arena, block);
+    bool whole = arena->max_split != SIZE_MAX && block->size > arena->max_split;
+    if (placement->front != 0) {
+        gm_block *upper = split_block(arena, block, placement->front);
+        measure_block(arena, block);
+        unmapped -= block->unmapped;
+        index_block(arena, block);
+        block = upper;
+    }
+    if (block->size > placement->size && !whole) {
+        gm_block *rest = split_block(arena, block, placement->size);
+        measure_rest(arena, rest, placement->front + placement->size, prefix, unmapped);
+        index_block(arena, rest);
+    }
+    block->unmapped = 0;
+    block->uses = 0;
+    block->requested = 0;
+    block->context = 0;
+    gm_list_init(&block->use_list);
+    gm_block_set_state(block, GM_HEAP_USED);
+    gm_chunk_set_start(block->chunk, gm_block_start(block), block);
+    arena->live_bytes += block->size;
+    return block;
+}
+
+/* Takes the free block `upper` into its free neighbour `lower`; neither is indexed. */
+static void
+merge_blocks(gm_arena *arena, gm_block *lower, gm_block *upper)
+{
+    if (lower->mapped_prefix == lower->size) {
+        lower->mapped_prefix += upper->mapped_prefix;
+    }
+    lower->unmapped += upper->unmapped;
+    lower->size += upper->size;
+    if (upper->freed_ns > lower->freed_ns) {
+        lower->freed_ns = upper->freed_ns;
+    }
+    lower->next = upper->next;
+    if (lower->next != NULL) {
+        lower->next->prev = lower;
+    }
+    gm_block_set_state(upper, GM_HEAP_DEAD);
+    gm_slab_give(arena->nodes, upper);
+}
+
+void
+gm_arena_release(gm_arena *arena, gm_block *block, uint64_t now_ns)
+{
+    GM_ASSERT(gm_block_state_of(block) > GM_HEAP_FREE);
+    gm_chunk_set_start(block->chunk, gm_block_start(block), NULL);
+    arena->live_bytes -= block->size;
+    block->unmapped = 0;
+    block->mapped_prefix = block->size;
+    block->freed_ns = now_ns;
+    gm_block_set_state(block, GM_HEAP_FREE);
+    if (gm_block_is_free(block->next)) {
+        unindex_block(arena, block->next);
+        merge_blocks(arena, block, block->next);
+    }
+    if (gm_block_is_free(block->prev)) {
+        gm_block *lower = block->prev;
+        unindex_block(arena, lower);
+        merge_blocks(arena, lower, block);
+        block = lower;
+    }
+    index_block(arena, block);
+}
+
+/* ---- pages --------------------------------------------------------------------------------- */
+
+void
+gm_arena_commit_pages(gm_arena *arena, gm_block *block, size_t first_slot, size_t count)
+{
+    gm_chunk *chunk = block->chunk;
+    unindex_block(arena, block);
+    for (size_t slot = first_slot; slot < first_slot + count; slot++) {
+        if (chunk->slots[slot].state == GM_SLOT_FREE_VA) {
+            chunk->slots[slot].state = GM_SLOT_MAPPED;
+            chunk->mapped_slots++;
+            arena->mapped_bytes += arena->page_size;
+            block->unmapped--;
+        }
+    }
+    extend_prefix(arena, block);
+    index_block(arena, block);
+}
+
+size_t
+gm_arena_inner_slots(const gm_arena *arena, const gm_block *block, size_t *first_slot)
+{
+    const gm_chunk *chunk = block->chunk;
+    uint64_t low = gm_align_up_unchecked(gm_block_start(block), arena->page_size);
+    uint64_t high = gm_align_down(gm_block_end(block), arena->page_size);
+    if (high <= low) {
+        return 0;
+    }
+    *first_slot = slot_of(arena, chunk, low);
+    return (size_t)(high - low) / arena->page_size;
+}
+
+void
+gm_arena_remove_pages(gm_arena *arena, gm_block *block, size_t first_slot, size_t count)
+{
+    gm_chunk *chunk = block->chunk;
+    unindex_block(arena, block);
+    for (size_t slot = first_slot; slot < first_slot + count; slot++) {
+        if (slot_is_mapped(chunk, slot)) {
+            chunk->slots[slot].state = GM_SLOT_FREE_VA;
+            chunk->slots[slot].page = 0;
+            chunk->mapped_slots--;
+            arena->mapped_bytes -= arena->page_size;
+            block->unmapped++;
+        }
+    }
+    size_t below = (size_t)(slot_address(arena, chunk, first_slot) -
+                            gm_block_start(block));
+    if (block->mapped_prefix > below) {
+        block->mapped_prefix = below;
+    }
+    index_block(arena, block);
+}
+
+/* ---- checks ----------------------------------------------------------------------------------- */
+
+static const char *
+check_block(const gm_arena *arena, const gm_block *block)
+{
+    gm_block copy = *block;
+    measure_block(arena, &copy);
+    if (!gm_block_is_free(block)) {
+        if (copy.unmapped != 0) {
+            return "a live block lies on a page that is not mapped";
+        }
+        return gm_block_state_of(block) == GM_HEAP_DEAD ? "a dead block is linked"
+                                                        : NULL;
+    }
+    if (copy.unmapped != block->unmapped ||
+        copy.mapped_prefix != block->mapped_prefix) {
+        return "a free block's count of unmapped pages is wrong";
+    }
+    if ((block->mapped.slot != GM_INDEX_NONE) !=
+            (block->mapped_prefix >= GM_HEAP_GRANULE) ||
+        (block->sparse.slot != GM_INDEX_NONE) != (block->unmapped != 0)) {
+        return "a free block is in the wrong index";
+    }
+    return NULL;
+}
+
+/* Sums that a walk derives again. */
+typedef struct walk_sums {
+    size_t live, mapped, free_blocks, in_mapped, in_sparse;
+} walk_sums;
+
+static const char *
+check_chunk(const gm_arena *arena, const gm_chunk *chunk, walk_sums *sums)
+{
+    uint64_t address = chunk->base;
+    const gm_block *prev = NULL;
+    for (const gm_block *block = chunk->first; block != NULL; block = block->next) {
+        if (gm_block_start(block) != address || block->prev != prev ||
+            block->chunk != chunk || block->size == 0 ||
+            block->size % GM_HEAP_GRANULE != 0) {
+            return "blocks of a chunk are not contiguous";
+        }
+        if (gm_block_is_free(block) && gm_block_is_free(prev)) {
+            return "two neighbours are both free";
+        }
+        const char *text = check_block(arena, block);
+        if (text != NULL) {
+            return text;
+        }
+        if (gm_block_is_free(block)) {
+            sums->free_blocks += mapped_part(arena, block) != 0;
+            sums->in_mapped += block->mapped.slot != GM_INDEX_NONE;
+            sums->in_sparse += block->sparse.slot != GM_INDEX_NONE;
+        }
+        else {
+            sums->live += block->size;
+        }
+        address += block->size;
+        prev = block;
+    }
+    size_t mapped = 0;
+    for (size_t slot = 0; slot < chunk->slot_count; slot++) {
+        mapped += slot_is_mapped(chunk, slot);
+    }
+    sums->mapped += chunk->paged ? mapped * arena->page_size : chunk->size;
+    if (address != chunk->base + chunk->size || mapped != chunk->mapped_slots) {
+        return "a chunk's blocks or slots do not sum to its size";
+    }
+    return NULL;
+}
+
+const char *
+gm_arena_check(const gm_arena *arena)
+{
+    walk_sums sums = {0};
+    size_t chunks = 0;
+    for (const gm_list *link = arena->chunks.next; link != &arena->chunks;
+         link = link->next) {
+        const gm_chunk *chunk = (const gm_chunk *)(const void *)((const char *)link -
+                                                   offsetof(gm_chunk, link));
+        const char *text = check_chunk(arena, chunk, &sums);
+        if (text != NULL) {
+            return text;
+        }
+        chunks++;
+    }
+    if (sums.live != arena->live_bytes || sums.mapped != arena->mapped_bytes ||
+        sums.free_blocks != arena->free_blocks || chunks != arena->chunk_count) {
+        return "an arena's counters differ from its blocks";
+    }
+    if (sums.in_mapped != arena->mapped.count || sums.in_sparse != arena->sparse.count ||
+        !gm_free_index_check(&arena->mapped) || !gm_free_index_check(&arena->sparse)) {
+        return "a free index differs from the free blocks";
+    }
+    return NULL;
+}

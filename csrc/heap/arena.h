@@ -1,0 +1,125 @@
+/* arena.h - where a block goes: pure bookkeeping over addresses and page slots.
+ *
+ * An arena is a set of chunks cut into blocks. It knows nothing of devices, streams or
+ * time beyond the numbers it is given. Placing a block takes two steps, so that a
+ * failure in between changes nothing:
+ *
+ *     gm_arena_find    chooses a free block and says which pages are missing
+ *     (the pool brings the pages in: gm_arena_stage, gm_arena_commit_pages)
+ *     gm_arena_place   cuts the block out; cannot fail
+ *
+ * Note [Best fit over addresses]
+ * A free block covers addresses, mapped or not. The index `mapped` holds free blocks
+ * by the bytes that are usable at their start without a new page; the best fit there
+ * costs nothing. Only when it has none, blocks with unmapped pages are looked at, and
+ * the one that newly touches the fewest pages wins; the tail of a chunk is such a
+ * block, so growth and the filling of holes are one rule.
+ *
+ * Thread-safety: none; the lane's lock guards the whole arena.
+ * Ownership: the arena owns its chunks and blocks; the slab of nodes is the lane's.
+ * Cost: find and release O(1); the rest is stated.
+ */
+#ifndef GM_HEAP_ARENA_H
+#define GM_HEAP_ARENA_H
+
+#include "base/slab.h"
+#include "heap/chunk.h"
+#include "heap/free_index.h"
+
+/* How much longer than a request an unsplit block may be, with a split limit. Bytes. */
+#define GM_UNSPLIT_SLACK ((size_t)20 << 20)
+
+struct gm_arena {
+    bool small;         /* blocks up to 256 KiB */
+    size_t page_size;   /* bytes; 0: whole chunks */
+    size_t max_split;   /* bytes; whole chunks only; SIZE_MAX: split all */
+    gm_slab *nodes;     /* borrowed from the lane */
+    void *owner;        /* the lane, stored in each chunk */
+    gm_free_index mapped;
+    gm_free_index sparse;
+    gm_list chunks;
+    size_t chunk_count;
+    size_t address_bytes; /* sum of chunk sizes */
+    size_t mapped_bytes;  /* mapped slots * page_size, or whole chunks */
+    size_t live_bytes;    /* of USED, FREEING and PENDING blocks */
+    size_t free_blocks;   /* number of FREE blocks with mapped bytes */
+};
+
+/* What gm_arena_find found. */
+typedef struct gm_placement {
+    gm_block *block;   /* FREE */
+    size_t front;      /* bytes that stay free before the new block */
+    size_t size;       /* bytes of the new block */
+    size_t first_slot; /* page slots under the new block ... */
+    size_t slot_count;
+    size_t missing;    /* ... and how many of them have no page */
+} gm_placement;
+
+GM_NODISCARD gm_status
+gm_arena_init(gm_arena *arena, bool small, size_t page_size, size_t max_split,
+              gm_slab *nodes, void *owner);
+
+/* Pre: no chunks. */
+void
+gm_arena_destroy(gm_arena *arena);
+
+/* Makes the chunk's addresses one free block. Pre: gm_slab_reserve(nodes, 1). A whole
+ * chunk counts as mapped. */
+void
+gm_arena_add_chunk(gm_arena *arena, gm_chunk *chunk);
+
+/* Pre: the chunk is one free block without mapped pages, or a whole free chunk. */
+void
+gm_arena_remove_chunk(gm_arena *arena, gm_chunk *chunk);
+
+/* True when the chunk is one free block. */
+bool
+gm_arena_chunk_is_idle(const gm_chunk *chunk);
+
+/* Chooses a place for `size` bytes (a multiple of 512) at `alignment` (a power of two
+ * >= 512). `cached_only`: only where no page is missing. `exhaustive`: look at every
+ * block of a class before leaving it. False: no place; nothing changes in any case. */
+bool
+gm_arena_find(const gm_arena *arena, size_t size, size_t alignment, bool cached_only,
+              bool exhaustive, gm_placement *out);
+
+/* Cuts the block out and returns it USED. Pre: found by gm_arena_find, nothing changed
+ * since, no page is missing any more, gm_slab_reserve(nodes, 2). */
+gm_block *
+gm_arena_place(gm_arena *arena, const gm_placement *placement);
+
+/* Makes a block FREE and merges it with free neighbours. Pre: live. */
+void
+gm_arena_release(gm_arena *arena, gm_block *block, uint64_t now_ns);
+
+/* Pages have come to [first_slot, first_slot + count) of the chunk, named in
+ * slots[].page: those that were FREE_VA become MAPPED. All lie under one free block,
+ * `block`. */
+void
+gm_arena_commit_pages(gm_arena *arena, gm_block *block, size_t first_slot,
+                      size_t count);
+
+/* The whole slots under a free block: their number, the first in *first_slot. */
+size_t
+gm_arena_inner_slots(const gm_arena *arena, const gm_block *block,
+                     size_t *first_slot);
+
+/* The page of each MAPPED slot in [first_slot, first_slot + count) has left: the slots
+ * become FREE_VA. All are whole slots under `block`, FREE. */
+void
+gm_arena_remove_pages(gm_arena *arena, gm_block *block, size_t first_slot,
+                      size_t count);
+
+/* Free mapped bytes. */
+static inline size_t
+gm_arena_cached_bytes(const gm_arena *arena)
+{
+    return arena->mapped_bytes - arena->live_bytes;
+}
+
+/* Re-derives every invariant. NULL, or one line that names the broken one (static).
+ * Cost: O(blocks + slots). */
+const char *
+gm_arena_check(const gm_arena *arena);
+
+#endif
