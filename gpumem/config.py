@@ -51,8 +51,20 @@ def _or_none(parse: Callable[[object, str], Any]) -> Callable[[object, str], Any
 
 def _share(value: object, argument: str) -> int | float:
     if isinstance(value, float):
+        if value == 1:
+            raise ValueError(f"{argument} as a fraction must be below 1, not {value}")
         return parse_fraction(value, argument)
     return parse_size(value, argument)
+
+
+def _some(parse: Callable[[object, str], Any]) -> Callable[[object, str], Any]:
+    def parse_some(value: object, argument: str) -> Any:
+        number = parse(value, argument)
+        if number == 0:
+            raise ValueError(f"{argument} must be above 0, or None; not {value!r}")
+        return number
+
+    return parse_some
 
 
 def _flag(value: object, argument: str) -> bool:
@@ -183,7 +195,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     option.name: option
     for option in (
         _option(
-            "limit", None, parse_size, _word, "live",
+            "limit", None, _some(parse_size), _word, "live",
             "most bytes a default pool may reserve", optional=True,
         ),
         _option(
@@ -216,14 +228,15 @@ OPTIONS: Final[Mapping[str, Option]] = {
         ),
         _option(
             "oom_wait", 10.0, parse_seconds, _word_number, "live",
-            "seconds to wait for pending frees before an allocation fails",
+            "seconds to wait for pending frees before failing; none: for ever",
+            optional=True,
         ),
         _option(
-            "decay", None, parse_seconds, _word_number, "pool",
+            "decay", None, _some(parse_seconds), _word_number, "pool",
             "seconds after which idle memory is given back", optional=True,
         ),
         _option(
-            "max_split", None, parse_size, _word, "pool",
+            "max_split", None, _some(parse_size), _word, "pool",
             "without paging: cached blocks above this are not split", optional=True,
         ),
         _option(
@@ -231,7 +244,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
             "use pages where the device has them",
         ),
         _option(
-            "host_capacity", None, parse_size, _word, "device",
+            "host_capacity", None, _some(parse_size), _word, "device",
             "bytes of a host device; none: the memory of this machine", optional=True,
         ),
         _option(
@@ -371,7 +384,7 @@ def configure(**options: Any) -> None:
     """
     unknown = [name for name in options if name not in OPTIONS]
     if unknown:
-        raise ValueError(f"unknown option {unknown[0]!r}; {_accepted_names()}")
+        raise TypeError(f"unknown option {unknown[0]!r}; {_accepted_names()}")
     values = {name: OPTIONS[name].parse(value, name) for name, value in options.items()}
     from . import pools
 

@@ -89,8 +89,10 @@ def find(device: Device | int | str | None = None) -> Device | str:
             f"({type(device).__name__}); {_there_are()}"
         )
     name = f"host:{device}" if isinstance(device, int) else device
-    if name in {"host", "sim"}:
-        name += ":0"
+    if name == "host":
+        name = "host:0"
+    elif name == "sim":
+        name = _sims.get(None, name)
     if name in _open:
         return _open[name]
     if name not in _host_names():
@@ -169,7 +171,7 @@ def device(
         kind, _colon, rest = name.partition(":")
         if kind == "cuda" and (not rest or rest.isdecimal()):
             raise GpumemError(f"{name}: {_NO_CUDA}; host devices work everywhere")
-        if kind == "sim" and f"sim:{rest or 0}" not in _open:
+        if kind == "sim" and name not in _open:
             if size is not None or shared is not None:
                 raise ValueError("a sim device takes its capacity in the name")
             return _open_sim(rest)

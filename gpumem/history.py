@@ -1,7 +1,7 @@
 """Recording what happens: a bounded history of each pool, and callbacks.
 
-A history keeps the newest ``max_entries`` events of a pool. An entry takes 48 bytes of
-memory that no device sees; a stack is kept once, however many entries share it.
+A history keeps the newest ``max_entries`` events of a pool in memory of the host, a few
+words each; a stack is kept once, however many entries share it.
 Callbacks get numbers and strings, never a buffer.
 """
 

@@ -83,7 +83,7 @@ def write_snapshot(pool: Pool, error: OutOfMemoryError) -> None:
         logging.getLogger("gpumem").warning(
             "the snapshot of an out-of-memory error was not written to %s: %s",
             path,
-            problem,
+            str(problem),
         )
         return
     _written += 1

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from . import _core, config, device_names
 from ._core import Buffer, Device, GpumemError, Pin, PinnedArray, Pool, Stream
@@ -122,7 +122,7 @@ def _limit_of(device: Device, values: Mapping[str, Any]) -> int | None:
     limit: int | None = values["limit"]
     if fraction is None:
         return limit
-    share = int(fraction * device.total)
+    share = max(int(fraction * device.total), 1)
     return share if limit is None else min(limit, share)
 
 
@@ -312,11 +312,12 @@ def asarray(
     Parameters
     ----------
     source
-        An object with the buffer protocol (bytes, ``array.array``, a NumPy array), or
-        anything that ``numpy.asarray`` takes if NumPy is installed. A buffer that is
-        already there with that dtype is returned as it is.
+        A buffer, an object with the buffer protocol (bytes, ``array.array``, a NumPy
+        array), a tensor in host memory, or what ``numpy.asarray`` takes if NumPy is
+        installed. A buffer that is already there with that dtype is returned as it is.
     dtype
-        Of the result; by default that of the source. Conversion is NumPy's.
+        Of the result; by default that of the source. Converted as by
+        ``Buffer.copy_from``: within a kind of number, or to a wider kind.
     device, pool, stream, name
         As in :func:`empty`.
 
@@ -326,43 +327,40 @@ def asarray(
         For a source that cannot be read, or that needs NumPy where there is none.
     """
     target_pool = choose(pool, device)
-    if isinstance(source, Buffer) and source.device == target_pool.device:
-        if dtype is None:
-            return source
-        wanted = target_pool.empty(0, dtype).dtype
-        if wanted == source.dtype:
-            return source
-    array, shape, element = _readable(source)
+    there = isinstance(source, Buffer) and source.device == target_pool.device
+    if there and dtype in (None, source.dtype):
+        return cast("Buffer", source)
+    readable, shape, element = _readable(source)
     target = target_pool.empty(shape, dtype or element, stream=stream, name=name)
-    if target.dtype != element:
-        array = _as_numpy(array).astype(target.dtype)
-    return target.copy_from(array, stream=stream)
+    return target.copy_from(readable, stream=stream)
 
 
 def _readable(source: Any) -> tuple[Any, tuple[int, ...], str]:
-    """The source as something that ``Buffer.copy_from`` reads; its shape and dtype."""
-    if isinstance(source, Buffer):
-        return source, source.shape, source.dtype
-    if not hasattr(source, "dtype"):
-        try:
-            view = memoryview(source)
-        except TypeError:
-            pass
-        else:
-            element = _format_name(view)
-            if element is not None and view.c_contiguous:
-                return view, view.shape or (), element
+    """What ``Buffer.copy_from`` reads, and its shape and dtype."""
+    if hasattr(source, "dtype") and hasattr(source, "shape"):
+        return source, tuple(source.shape), _dtype_name(source.dtype)
+    try:
+        view = memoryview(source)
+    except TypeError:
+        pass
+    else:
+        element = _format_name(view)
+        if element is not None:
+            return view, view.shape or (), element
     array = _as_numpy(source)
-    if not array.flags.c_contiguous:
-        array = array.copy(order="C")
-    return array, array.shape, array.dtype.name
+    return array, array.shape, _dtype_name(array.dtype)
+
+
+def _dtype_name(dtype: Any) -> str:
+    """``float32`` for NumPy's dtype of that name, our own, and ``torch.float32``."""
+    return str(getattr(dtype, "name", None) or dtype).removeprefix("torch.")
 
 
 def _format_name(view: memoryview) -> str | None:
     code = view.format.lstrip("@=<")
-    if code in "bhilq" and len(code) == 1:
+    if code in tuple("bhilq"):
         return f"int{view.itemsize * 8}"
-    if code in "BHILQ" and len(code) == 1:
+    if code in tuple("BHILQ"):
         return f"uint{view.itemsize * 8}"
     return _FORMATS.get(code)
 
@@ -376,16 +374,9 @@ def _as_numpy(source: Any) -> Any:
             "installed"
         ) from None
     array = numpy.asarray(source)
-    if not _numeric(array.dtype):
+    if array.dtype.kind not in "biufc":
         raise TypeError(f"a {type(source).__name__} holds no numbers")
     return array
-
-
-def _numeric(dtype: Any) -> bool:
-    """Element types of ml_dtypes have the kind V and a name of their own."""
-    if dtype.kind == "V":
-        return dtype.names is None and not dtype.name.startswith("void")
-    return dtype.kind in "biufc"
 
 
 # ---- host memory for transfers -------------------------------------------------------

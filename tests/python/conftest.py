@@ -1,0 +1,71 @@
+"""What every test starts from and must come back to."""
+
+import gc
+import os
+import subprocess
+import sys
+
+import pytest
+
+import gpumem
+from gpumem import _core, testing
+
+os.environ.pop("GPUMEM_CONF", None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.when == "call":
+        item.gpumem_passed = report.passed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def as_found(request, monkeypatch):
+    """No test leaves an option, a device, a callback or an object of ours behind."""
+    monkeypatch.delenv("GPUMEM_CONF", raising=False)
+    gc.collect()
+    before = _core.count_live()
+    yield
+    request.node.funcargs.clear()
+    gc.collect()
+    gpumem.reset()
+    gc.collect()
+    if getattr(request.node, "gpumem_passed", False):
+        left = _core.count_live()
+        assert not {kind: n for kind, n in left.items() if n > before.get(kind, 0)}
+
+
+@pytest.fixture
+def device():
+    """A host device of 64 MiB with pages of 2 MiB, current in this thread."""
+    made = testing.device("host", capacity="64 MiB")
+    gpumem.set_device(made)
+    return made
+
+
+@pytest.fixture
+def pool(device):
+    """A pool on that device."""
+    with gpumem.Pool(device, name="tested") as made:
+        yield made
+
+
+@pytest.fixture
+def python():
+    """Run code in a fresh interpreter; returns what it printed."""
+
+    def run(code, *, env=None, flags=()):
+        result = subprocess.run(
+            [sys.executable, *flags, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, **(env or {})},
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
+        return result
+
+    return run
