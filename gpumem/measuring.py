@@ -100,6 +100,7 @@ class Measurement:
         self._final = self.to_dict()
         self._window.close()
         self._before = {}
+        self._subject = "done"
 
     @property
     def delta(self) -> int:

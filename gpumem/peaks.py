@@ -43,18 +43,15 @@ class Window:
             _windows.append(self)
 
     def close(self) -> None:
-        """End: the peaks stay what they are."""
+        """End, and hold no pool any more."""
         with config.lock:
-            for pool, peaks in self._peaks.items():
-                _merge(peaks, _peaks_of(pool))
             _windows.remove(self)
+            self._peaks.clear()
 
     def peak(self, pool: Pool, key: str) -> int:
         """Return the highest value of ``key`` (without ``.peak``) so far."""
         held = self._peaks.get(pool, {}).get(f"{key}.peak", 0)
-        if self in _windows:
-            held = max(held, pool.stats()[f"{key}.peak"])
-        return held
+        return max(held, pool.stats()[f"{key}.peak"])
 
     def fold(self, pool: Pool, peaks: dict[str, int]) -> None:
         """Note what the counters showed before they are reset."""

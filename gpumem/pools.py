@@ -38,6 +38,7 @@ __all__ = [
 
 _defaults: dict[Device, Pool] = {}
 _fractions: dict[Device, float] = {}
+_published: set[int] = set()
 _in_use: Final[ContextVar[Pool | None]] = ContextVar("gpumem.pool", default=None)
 
 # Options of a default pool that may change while it lives.
@@ -502,6 +503,7 @@ def _refuse_late(changed: Mapping[str, Any]) -> None:
 
 def publish_defaults(c_device: str) -> None:
     """Tell the exported C functions which default pools they act on."""
+    _published.clear()
     for device, pool in _defaults.items():
         _publish(device, pool, c_device)
 
@@ -509,6 +511,7 @@ def publish_defaults(c_device: str) -> None:
 def _publish(device: Device, pool: Pool, c_device: str) -> None:
     if device.kind == c_device and device in device_names.open_devices():
         _core.set_c_pool(device.index, pool)
+        _published.add(device.index)
 
 
 # ---- life ----------------------------------------------------------------------------
@@ -575,8 +578,9 @@ def _close_all(what: str) -> None:
                 f"{plural(len(exported), 'exported buffer')}: "
                 f"{', '.join(exported[:10])}{more}"
             )
-        for device in _defaults:
-            _core.set_c_pool(device.index, None)
+        for index in _published:
+            _core.set_c_pool(index, None)
+        _published.clear()
         _defaults.clear()
         _fractions.clear()
         history.forget()
