@@ -415,6 +415,7 @@ int history_init(PyObject *module, core_state *state);
 
 /* Module functions of each file, added by module.c with PyModule_AddFunctions. */
 extern PyMethodDef device_functions[];
+extern PyMethodDef pool_functions[];
 extern PyMethodDef pinned_functions[];
 extern PyMethodDef scope_functions[];
 extern PyMethodDef history_functions[];

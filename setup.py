@@ -1,0 +1,146 @@
+"""Builds gpumem._core from csrc/; everything else stands in pyproject.toml.
+
+Two groups of sources are compiled with two lists of warnings: csrc/python casts
+functions to ``void *`` in type slots and keeps keyword lists in ``char *``, which the
+strict list forbids everywhere else. Headers of Python and NumPy come by ``-isystem``.
+
+Switches, by environment variable:
+
+GPUMEM_WERROR=1
+    Warnings are errors.
+GPUMEM_DEBUG=1
+    The self-checks of debug builds (GM_DEBUG), little optimisation.
+GPUMEM_SANITIZE=address
+    Any list that ``-fsanitize=`` takes.
+GPUMEM_COVERAGE=1
+    Line counters for gcov.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import struct
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+SOURCES = sorted(str(path) for path in Path("csrc").rglob("*.c"))
+HEADERS = sorted(str(path) for path in Path("csrc").rglob("*.h"))
+
+WARNINGS = [
+    "-Wall",
+    "-Wextra",
+    "-Wconversion",
+    "-Wsign-conversion",
+    "-Wshadow",
+    "-Wundef",
+    "-Wvla",
+    "-Wstrict-prototypes",
+    "-Wmissing-prototypes",
+    "-Wcast-qual",
+]
+STRICT_WARNINGS = [*WARNINGS, "-Wpedantic", "-Wwrite-strings"]
+
+
+def is_set(name: str) -> bool:
+    """Whether a switch is on: set, and neither empty nor 0."""
+    return os.environ.get(name, "") not in ("", "0")
+
+
+def check_platform() -> None:
+    """End the build with one clear line where gpumem cannot work."""
+    machine = platform.machine()
+    if (
+        sys.platform != "linux"
+        or machine not in ("x86_64", "aarch64")
+        or struct.calcsize("P") != 8
+    ):
+        raise SystemExit(
+            "gpumem builds on 64-bit Linux (x86-64, aarch64) only; "
+            f"this is {sys.platform} on {machine}"
+        )
+
+
+class BuildCore(build_ext):
+    """Compiles each source with the flags of its group, in parallel, then links."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Build the one extension module of the distribution."""
+        check_platform()
+        compiler = shlex.split(
+            os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+        )
+        common = self.common_flags(ext)
+        group = hashlib.sha256(" ".join([*compiler, *common]).encode()).hexdigest()
+        folder = Path(self.build_temp) / group[:12]
+        newest = max(os.path.getmtime(path) for path in [*HEADERS, "setup.py"])
+
+        def compile_one(source: str) -> str:
+            target = folder / Path(source).with_suffix(".o")
+            after = max(newest, os.path.getmtime(source))
+            if self.force or not target.exists() or target.stat().st_mtime < after:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                in_python = source.startswith(os.path.join("csrc", "python", ""))
+                warnings = WARNINGS if in_python else STRICT_WARNINGS
+                command = [*compiler, *common, *warnings]
+                command += ["-c", source, "-o", str(target)]
+                subprocess.run(command, check=True)
+            return str(target)
+
+        with ThreadPoolExecutor(self.parallel or os.cpu_count() or 1) as workers:
+            objects = list(workers.map(compile_one, ext.sources))
+        result = Path(self.get_ext_fullpath(ext.name))
+        result.parent.mkdir(parents=True, exist_ok=True)
+        command = [*compiler, "-shared", "-pthread", *self.sanitizer_flags()]
+        command += [*objects, "-o", str(result), "-lm", "-lrt"]
+        command += shlex.split(os.environ.get("LDFLAGS", ""))
+        subprocess.run(command, check=True)
+
+    def common_flags(self, ext: Extension) -> list[str]:
+        """Flags of every source, whatever its group."""
+        import numpy
+
+        debug = is_set("GPUMEM_DEBUG")
+        flags = [
+            "-std=c11",
+            "-D_GNU_SOURCE",
+            "-fPIC",
+            "-fvisibility=hidden",
+            "-pthread",
+        ]
+        flags += ["-O1", "-g", "-DGM_DEBUG=1"] if debug else ["-O2", "-DNDEBUG"]
+        flags += [f'-DGPUMEM_VERSION="{self.distribution.get_version()}"', "-Icsrc"]
+        for folder in (
+            sysconfig.get_path("include"),
+            sysconfig.get_path("platinclude"),
+            numpy.get_include(),
+        ):
+            flags += ["-isystem", folder]
+        if is_set("GPUMEM_WERROR"):
+            flags.append("-Werror")
+        flags += self.sanitizer_flags()
+        return flags + shlex.split(os.environ.get("CFLAGS", ""))
+
+    def sanitizer_flags(self) -> list[str]:
+        """Flags for compiling and linking with sanitizers or line counters."""
+        flags = []
+        sanitize = os.environ.get("GPUMEM_SANITIZE", "")
+        if sanitize:
+            flags += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-g"]
+        if is_set("GPUMEM_COVERAGE"):
+            flags.append("--coverage")
+        return flags
+
+
+setup(
+    ext_modules=[Extension("gpumem._core", sources=SOURCES, depends=HEADERS)],
+    cmdclass={"build_ext": BuildCore},
+)
