@@ -74,6 +74,12 @@ add_slab(gm_slab *slab)
     return GM_OK;
 }
 
+size_t
+gm_slab_bytes(const gm_slab *slab)
+{
+    return slab->slab_count * SLAB_SIZE;
+}
+
 gm_status
 gm_slab_reserve(gm_slab *slab, size_t count)
 {

@@ -40,6 +40,10 @@ gm_slab_destroy(gm_slab *slab);
 GM_NODISCARD gm_status
 gm_slab_reserve(gm_slab *slab, size_t count);
 
+/* Bytes taken from malloc. */
+size_t
+gm_slab_bytes(const gm_slab *slab);
+
 /* A node. Pre: gm_slab_reserve secured it. Never NULL. */
 void *
 gm_slab_take(gm_slab *slab);

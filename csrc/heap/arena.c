@@ -159,7 +159,8 @@ gm_arena_add_chunk(gm_arena *arena, gm_chunk *chunk)
 bool
 gm_arena_chunk_is_idle(const gm_chunk *chunk)
 {
-    return gm_block_is_free(chunk->first) && chunk->first->next == NULL;
+    return gm_block_is_free(chunk->first) && chunk->first->next == NULL &&
+           chunk->zombie_slots == 0;
 }
 
 void
@@ -207,7 +208,11 @@ measure_placement(const gm_arena *arena, gm_block *block, size_t size,
     out->slot_count =
         slot_of(arena, block->chunk, start + size - 1) - out->first_slot + 1;
     for (size_t i = 0; i < out->slot_count; i++) {
-        out->missing += !slot_is_mapped(block->chunk, out->first_slot + i);
+        uint32_t state = block->chunk->slots[out->first_slot + i].state;
+        if (state == GM_SLOT_ZOMBIE) {
+            return false;
+        }
+        out->missing += state != GM_SLOT_MAPPED;
     }
     return true;
 }

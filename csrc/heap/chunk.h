@@ -43,6 +43,7 @@ struct gm_chunk {
     bool paged;
     size_t slot_count;
     size_t mapped_slots;
+    size_t zombie_slots; /* their addresses can be neither used nor given back */
     gm_slot *slots;  /* owned; NULL in a whole chunk */
     unsigned start_shift;
     _Atomic size_t start_count;

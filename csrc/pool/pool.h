@@ -117,6 +117,8 @@ typedef struct gm_request {
     size_t alignment;   /* a power of two up to 1 GiB; 0 or below 512 means 512 */
     gm_stream stream;   /* the stream that will use it first */
     gm_arena_kind kind;
+    bool by_address;    /* true: the caller keeps the address and frees by
+                           gm_pool_free_address; false: it keeps the gm_block */
     uint64_t context;   /* the caller's number for where this was asked for (a stack
                            id); kept with the block and in the history. 0: none */
 } gm_request;
@@ -188,8 +190,10 @@ gm_pool_count_collection(gm_pool *pool);
 GM_NODISCARD gm_status
 gm_block_find(gm_devptr address, gm_block **out);
 
-/* Validated free of an address: GM_UNKNOWN_ADDRESS changes nothing (and is counted in
- * the stats of `pool`, if the caller can name one; NULL otherwise). */
+/* Validated free of an address that was allocated with request.by_address; a block
+ * that somebody holds by handle cannot be pulled away. GM_UNKNOWN_ADDRESS changes
+ * nothing (and is counted in the stats of `pool`, if the caller can name one; NULL
+ * otherwise). With `pool` given, a block of another pool is unknown, too. */
 GM_NODISCARD gm_status
 gm_pool_free_address(gm_pool *pool, gm_devptr address);
 

@@ -1,0 +1,185 @@
+/* check.c - walks a pool and re-derives every invariant. */
+#include <stdio.h>
+
+#include "pool/internal.h"
+
+typedef struct check_walk {
+    const char *broken; /* static text, or NULL */
+    size_t mapped_bytes;
+    size_t whole_bytes;
+    size_t free_blocks;
+    size_t index_entries;
+    size_t lanes;
+    size_t metadata;
+} check_walk;
+
+static const char *
+check_counters(const gm_lane *lane)
+{
+    size_t live = 0;
+    for (unsigned i = 0; i < GM_ARENAS; i++) {
+        const gm_arena *arena = &lane->arenas[i];
+        const gm_lane_stats *stats = &lane->stats[i];
+        live += arena->live_bytes;
+        if (stats->active_bytes.current != arena->live_bytes) {
+            return "active bytes differ from an arena's live blocks";
+        }
+        if (lane->inactive_bytes[i].current != gm_arena_cached_bytes(arena) ||
+            lane->inactive[i].current != arena->free_blocks) {
+            return "cached bytes differ from an arena's free blocks";
+        }
+        if (lane->segment_bytes[i].current != arena->mapped_bytes) {
+            return "segment bytes differ from an arena's mapped bytes";
+        }
+    }
+    if (lane->all.active_bytes.current != live ||
+        lane->all.allocated_bytes.current + lane->pending_bytes != live) {
+        return "used + pending differ from the live blocks";
+    }
+    return NULL;
+}
+
+/* Every watch has as many users as uses, freed ones are queued in it. */
+static const char *
+check_pending(const gm_lane *lane)
+{
+    for (const gm_list *link = lane->watches.next; link != &lane->watches;
+         link = link->next) {
+        const gm_watch *watch =
+            (const gm_watch *)(const void *)((const char *)link -
+                                             offsetof(gm_watch, link));
+        size_t queued = 0;
+        for (const gm_list *use_link = watch->uses.next; use_link != &watch->uses;
+             use_link = use_link->next) {
+            const gm_use *use =
+                (const gm_use *)(const void *)((const char *)use_link -
+                                               offsetof(gm_use, watch_link));
+            if (gm_block_state_of(use->block) != GM_HEAP_PENDING) {
+                return "a use waits for a block that is not pending";
+            }
+            queued++;
+        }
+        if (watch->users == 0 || queued > watch->users) {
+            return "a stream's watch has the wrong number of users";
+        }
+    }
+    return NULL;
+}
+
+static bool
+check_lane(gm_lane *lane, void *argument)
+{
+    check_walk *walk = argument;
+    gm_lane_drain_locked(lane);
+    for (unsigned i = 0; i < GM_ARENAS && walk->broken == NULL; i++) {
+        const gm_arena *arena = &lane->arenas[i];
+        walk->broken = gm_arena_check(arena);
+        if (arena->page_size != 0) {
+            walk->mapped_bytes += arena->mapped_bytes;
+        }
+        else {
+            walk->whole_bytes += arena->mapped_bytes;
+        }
+    }
+    if (walk->broken == NULL) {
+        walk->broken = check_counters(lane);
+    }
+    if (walk->broken == NULL) {
+        walk->broken = check_pending(lane);
+    }
+    return walk->broken == NULL;
+}
+
+/* The page pool's own sums; `walk` is NULL when other threads changed the pool. */
+static const char *
+check_page_pool(gm_pool *pool, const check_walk *walk)
+{
+    gm_page_pool *pages = &pool->page_pool;
+    const char *broken = NULL;
+    gm_mutex_lock(&pages->lock);
+    size_t in_flight_pages =
+        pool->page_size == 0 ? 0 : pages->in_flight / pool->page_size;
+    size_t created = (pages->created - (pool->paged ? in_flight_pages : 0)) *
+                     pool->page_size;
+    if (pages->reserved.current != created + pages->whole_bytes) {
+        broken = "reserved bytes differ from the pages and segments that exist";
+    }
+    else if (pages->count > pages->created || pages->created > pages->capacity) {
+        broken = "the stack of free pages is larger than the pages that exist";
+    }
+    else if (walk != NULL && pages->quarantined == 0 &&
+             created != walk->mapped_bytes + pages->count * pool->page_size) {
+        broken = "pages are neither mapped nor free";
+    }
+    else if (walk != NULL && pages->quarantined == 0 &&
+             pages->whole_bytes != walk->whole_bytes) {
+        broken = "segments are reserved that no arena holds";
+    }
+    gm_mutex_unlock(&pages->lock);
+    return broken;
+}
+
+static uint64_t
+change_count(gm_pool *pool)
+{
+    gm_page_pool *pages = &pool->page_pool;
+    gm_mutex_lock(&pages->lock);
+    uint64_t count = pages->device_allocs + pages->device_frees + pages->count +
+                     pages->in_flight;
+    gm_mutex_unlock(&pages->lock);
+    return count + atomic_load(&pool->maps) + atomic_load(&pool->unmaps);
+}
+
+gm_status
+gm_pool_check(gm_pool *pool, char *text, size_t text_size)
+{
+    check_walk walk = {0};
+    if (pool->generation != gm_process_generation()) {
+        return GM_FORKED;
+    }
+    uint64_t before = change_count(pool);
+    gm_lanes_visit(pool, check_lane, &walk);
+    bool quiet = change_count(pool) == before;
+    if (walk.broken == NULL) {
+        walk.broken = check_page_pool(pool, quiet ? &walk : NULL);
+    }
+    if (walk.broken == NULL) {
+        return GM_OK;
+    }
+    if (text != NULL && text_size != 0) {
+        (void)snprintf(text, text_size, "%s", walk.broken);
+    }
+    return GM_INVALID;
+}
+
+static bool
+size_lane(gm_lane *lane, void *argument)
+{
+    check_walk *walk = argument;
+    gm_lane_drain_locked(lane);
+    for (unsigned i = 0; i < GM_ARENAS; i++) {
+        const gm_arena *arena = &lane->arenas[i];
+        walk->free_blocks += arena->free_blocks;
+        walk->index_entries += arena->mapped.count;
+        GM_LIST_FOREACH(link, &arena->chunks) {
+            const gm_chunk *chunk = GM_CONTAINER_OF(link, gm_chunk, link);
+            walk->metadata += sizeof(*chunk) + chunk->slot_count * sizeof(gm_slot);
+        }
+    }
+    walk->metadata += gm_slab_bytes(&lane->nodes) + gm_slab_bytes(&lane->uses) +
+                      gm_slab_bytes(&lane->watches_slab);
+    walk->lanes++;
+    return true;
+}
+
+void
+gm_pool_read_sizes(gm_pool *pool, size_t *free_blocks, size_t *index_entries,
+                   size_t *lanes, size_t *metadata_bytes)
+{
+    check_walk walk = {0};
+    gm_lanes_visit(pool, size_lane, &walk);
+    *free_blocks = walk.free_blocks;
+    *index_entries = walk.index_entries;
+    *lanes = walk.lanes;
+    *metadata_bytes = walk.metadata;
+}

@@ -1,0 +1,466 @@
+/* internal.h - the structures that the files of the pool share. No other folder
+ * includes it.
+ *
+ *   pool.c       life, allocate, free: the order of pool.h
+ *   lane.c       the two arenas of a stream: cache, pages, release
+ *   lanes.c      a pool's table of lanes
+ *   page_pool.c  pages without an address, and the count of reserved bytes
+ *   pending.c    frees that wait for other streams
+ *   reclaim.c    taking idle memory out of arenas
+ *   ladder.c     what is tried before an out-of-memory error
+ *   trim.c       giving back, reserving, closing
+ *   counters.c   statistics      view.c   a copy of the state
+ *   trace.c      history         check.c  invariants
+ *   registry.c   the process's pools
+ *
+ * Note [Two halves of a device call]
+ * A device call that may be slow runs under the lock of the lane it is for, never
+ * under the page pool's lock, so that other streams go on. Waits hold no lock at all.
+ */
+#ifndef GM_POOL_INTERNAL_H
+#define GM_POOL_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "base/deferred.h"
+#include "base/mutex.h"
+#include "base/process.h"
+#include "base/slab.h"
+#include "heap/arena.h"
+#include "pool/pool.h"
+
+#define GM_LANE_CACHE 64u /* power of two */
+
+enum { GM_SMALL = 0, GM_LARGE = 1, GM_ARENAS = 2 };
+
+/* What a lane counts; `all` and each arena. */
+typedef struct gm_lane_stats {
+    gm_stat allocation;
+    gm_stat allocated_bytes;
+    gm_stat requested_bytes;
+    gm_stat active;
+    gm_stat active_bytes;
+} gm_lane_stats;
+
+/* One recorded stream of a live block, or one event that a freed block waits for. */
+typedef struct gm_use {
+    gm_list block_link; /* in gm_block.use_list */
+    gm_list watch_link; /* in gm_watch.uses, once the block was freed */
+    gm_block *block;
+    struct gm_watch *watch;
+    gm_event event; /* made with the use, so that a free cannot fail for want of one;
+                       stays with the node when it is idle */
+    bool lost;      /* no event could be recorded: the block is never handed out again */
+} gm_use;
+
+/* The pending frees of one lane that wait for one stream, oldest first. Events of one
+ * stream are done in order, so only the first is asked. */
+typedef struct gm_watch {
+    gm_list link; /* in gm_lane.watches */
+    gm_stream stream;
+    uint64_t identity;
+    gm_list uses;   /* of freed blocks */
+    size_t users;   /* uses of live and freed blocks */
+    gm_event final; /* recorded when the stream retired; 0 before */
+} gm_watch;
+
+/* A mark on the lane's own stream: all frees up to `frees` are covered by `event`. */
+typedef struct gm_marker {
+    gm_event event;
+    uint64_t frees; /* value of gm_lane.frees when it was recorded */
+    bool recorded;
+    bool done;      /* it was seen done */
+    bool final;     /* recorded when the stream retired: covers all later frees */
+} gm_marker;
+
+typedef struct gm_lane {
+    gm_mutex lock;
+    gm_pool *pool;             /* constant */
+    _Atomic uint64_t identity; /* of the stream; changes when a dissolved lane is reused */
+    _Atomic uint32_t kind;     /* gm_arena_kind */
+    _Atomic bool open;         /* false: dissolved, in gm_pool.free_lanes */
+    gm_list link;              /* in gm_pool.lanes or free_lanes; lanes lock */
+    gm_deferred deferred;      /* blocks whose free found the lock busy */
+    gm_stream stream GM_GUARDED_BY(lock);
+    bool retired GM_GUARDED_BY(lock);
+    gm_arena arenas[GM_ARENAS] GM_GUARDED_BY(lock);
+    gm_slab nodes GM_GUARDED_BY(lock);   /* gm_block */
+    gm_slab uses GM_GUARDED_BY(lock);    /* gm_use */
+    gm_slab watches_slab GM_GUARDED_BY(lock);
+    gm_list watches GM_GUARDED_BY(lock); /* every gm_watch */
+    gm_list idle_uses GM_GUARDED_BY(lock); /* gm_use with an event, for reuse */
+    gm_lane_stats stats[GM_ARENAS] GM_GUARDED_BY(lock);
+    gm_lane_stats all GM_GUARDED_BY(lock);
+    gm_stat inactive[GM_ARENAS] GM_GUARDED_BY(lock);       /* free mapped blocks */
+    gm_stat inactive_bytes[GM_ARENAS] GM_GUARDED_BY(lock);
+    gm_stat segments[GM_ARENAS] GM_GUARDED_BY(lock);       /* pages or whole segments */
+    gm_stat segment_bytes[GM_ARENAS] GM_GUARDED_BY(lock);
+    uint64_t frees GM_GUARDED_BY(lock);  /* blocks that became free, ever */
+    gm_marker marker GM_GUARDED_BY(lock);
+    size_t pending_blocks GM_GUARDED_BY(lock);
+    size_t pending_bytes GM_GUARDED_BY(lock);
+    uint64_t deferred_frees GM_GUARDED_BY(lock);
+} gm_lane;
+
+/* Totals over lanes, kept exactly (peaks included) once there are two lanes. */
+typedef struct gm_total {
+    _Atomic uint64_t current;
+    _Atomic uint64_t peak;
+} gm_total;
+
+/* Why memory could not be had. */
+typedef enum gm_refusal {
+    GM_REFUSED_NOT = 0,
+    GM_REFUSED_LIMIT,
+    GM_REFUSED_HEADROOM,
+    GM_REFUSED_DEVICE,
+} gm_refusal;
+
+/* What an attempt was short of; the ladder reclaims that much. */
+typedef struct gm_shortage {
+    gm_refusal refusal;
+    size_t bytes;
+} gm_shortage;
+
+/* Pages without an address, and what is reserved. */
+typedef struct gm_page_pool {
+    gm_mutex lock;
+    gm_page *pages GM_GUARDED_BY(lock); /* free pages, a stack; owned */
+    size_t count GM_GUARDED_BY(lock);
+    size_t capacity GM_GUARDED_BY(lock); /* >= pages created: giving never allocates */
+    size_t created GM_GUARDED_BY(lock);  /* pages that exist, placed ones included */
+    gm_stat reserved GM_GUARDED_BY(lock); /* bytes */
+    size_t in_flight GM_GUARDED_BY(lock); /* bytes being asked of the device now; counts
+                                             for the limit, not yet as reserved */
+    size_t whole_bytes GM_GUARDED_BY(lock); /* reserved for segments */
+    size_t quarantined GM_GUARDED_BY(lock);
+    size_t limit GM_GUARDED_BY(lock);
+    size_t headroom GM_GUARDED_BY(lock);
+    uint64_t device_allocs GM_GUARDED_BY(lock);
+    uint64_t device_frees GM_GUARDED_BY(lock);
+    size_t given_back GM_GUARDED_BY(lock); /* by flushes, not yet taken again */
+    uint64_t retaken GM_GUARDED_BY(lock);
+} gm_page_pool;
+
+typedef struct gm_trace gm_trace;
+
+struct gm_pool {
+    gm_device *device;   /* owned */
+    uint64_t id;
+    uint32_t generation; /* of the process it was made in */
+    bool paged;
+    size_t page_size;
+    _Atomic uint32_t references;
+    _Atomic bool closed;
+    gm_list link; /* in the registry */
+
+    gm_mutex lanes_lock;
+    gm_list lanes GM_GUARDED_BY(lanes_lock);
+    gm_list free_lanes GM_GUARDED_BY(lanes_lock);
+    size_t lane_count GM_GUARDED_BY(lanes_lock);
+    _Atomic(gm_lane *) lane_cache[GM_LANE_CACHE];
+    _Atomic bool many_lanes; /* set once, under the first lane's lock */
+    gm_total used, requested, allocations;
+
+    gm_page_pool page_pool;
+    gm_pool_options options; /* constant fields; the others are atomics below */
+    _Atomic uint32_t cross_stream;
+    _Atomic bool gc_on_pressure;
+    _Atomic uint64_t oom_wait_ns;
+
+    _Atomic uint64_t retries, ooms, waits, flushes, flushed_bytes, collections,
+        bad_frees, maps, unmaps;
+
+    gm_trace *trace; /* owned */
+    _Atomic(gm_pool_observer) observer;
+    _Atomic(void *) observer_argument;
+};
+
+/* ---- pool.c ----------------------------------------------------------------- */
+
+/* GM_OK, or why no block may be made: closed, forked, exiting. */
+GM_NODISCARD gm_status
+gm_pool_usable(const gm_pool *pool);
+
+/* Passes a failure that nobody can be told to the report hook. No lock held, except
+ * that the hook is documented to touch nothing of ours. */
+void
+gm_pool_report(gm_status status, const char *what);
+
+/* ---- lanes.c ------------------------------------------------------------------ */
+
+/* The open lane of (stream, kind) without a lock, or NULL: look again by
+ * gm_lanes_get. The lane must be validated under its lock (gm_lane_is). */
+gm_lane *
+gm_lanes_peek(gm_pool *pool, uint64_t identity, gm_arena_kind kind);
+
+/* The same, made if there is none. */
+GM_NODISCARD gm_status
+gm_lanes_get(gm_pool *pool, gm_stream stream, uint64_t identity, gm_arena_kind kind,
+             gm_lane **out);
+
+static inline bool
+gm_lane_is(gm_lane *lane, uint64_t identity, gm_arena_kind kind)
+{
+    return atomic_load_explicit(&lane->open, memory_order_relaxed) &&
+           atomic_load_explicit(&lane->identity, memory_order_relaxed) == identity &&
+           atomic_load_explicit(&lane->kind, memory_order_relaxed) == (uint32_t)kind;
+}
+
+/* Calls `visit` for every open lane, its lock held; stops when it returns false. */
+void
+gm_lanes_visit(gm_pool *pool, bool (*visit)(gm_lane *lane, void *argument),
+               void *argument);
+
+/* Dissolves retired lanes whose memory is all idle. */
+void
+gm_lanes_dissolve(gm_pool *pool);
+
+void
+gm_lanes_destroy(gm_pool *pool);
+
+/* ---- lane.c ------------------------------------------------------------------- */
+
+GM_NODISCARD gm_status
+gm_lane_create(gm_pool *pool, gm_lane **out);
+
+void
+gm_lane_destroy(gm_lane *lane);
+
+/* A block from the cache. False: no cached place. */
+bool
+gm_lane_take_cached_locked(gm_lane *lane, const gm_request *request, size_t size,
+                           bool exhaustive, gm_status *status, gm_block **out)
+    GM_REQUIRES(lane->lock);
+
+/* A block from the cache, or with pages or a segment of the device. On
+ * GM_OUT_OF_MEMORY *shortage says what was missing. */
+GM_NODISCARD gm_status
+gm_lane_allocate_locked(gm_lane *lane, const gm_request *request, size_t size,
+                        gm_shortage *shortage, gm_block **out) GM_REQUIRES(lane->lock);
+
+/* A USED or FREEING block is freed: at once, or pending on its recorded streams. */
+void
+gm_lane_free_locked(gm_lane *lane, gm_block *block) GM_REQUIRES(lane->lock);
+
+/* A block's last event is done (or it had none): it becomes free. */
+void
+gm_lane_complete_free_locked(gm_lane *lane, gm_block *block) GM_REQUIRES(lane->lock);
+
+/* Frees what is on the deferred list. */
+void
+gm_lane_drain_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+
+/* GM_SMALL or GM_LARGE. */
+static inline unsigned
+gm_block_arena_index(const gm_block *block)
+{
+    return block->chunk->arena->small ? GM_SMALL : GM_LARGE;
+}
+
+static inline gm_lane *
+gm_block_lane(const gm_block *block)
+{
+    return (gm_lane *)block->chunk->owner;
+}
+
+/* Brings the counters of cached memory up to date after an arena changed. */
+void
+gm_lane_count_cached_locked(gm_lane *lane, unsigned arena) GM_REQUIRES(lane->lock);
+
+/* ---- source.c: memory of the device for a lane -------------------------------------- */
+
+/* Brings in the pages that a placement misses. All or nothing. */
+GM_NODISCARD gm_status
+gm_source_fill_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placement,
+                      gm_shortage *shortage) GM_REQUIRES(lane->lock);
+
+/* A new chunk with room for `size` bytes at `alignment`: addresses without pages, or a
+ * whole segment. */
+GM_NODISCARD gm_status
+gm_source_add_chunk_locked(gm_lane *lane, gm_arena *arena, size_t size,
+                           size_t alignment, gm_shortage *shortage)
+    GM_REQUIRES(lane->lock);
+
+/* Gives an idle chunk's addresses or segment back. */
+void
+gm_source_drop_chunk_locked(gm_lane *lane, gm_arena *arena, gm_chunk *chunk)
+    GM_REQUIRES(lane->lock);
+
+/* Unmaps the mapped slots of a run under a free block; their pages go to the page
+ * pool. *bytes grows by what came free. */
+GM_NODISCARD gm_status
+gm_source_unmap_locked(gm_lane *lane, gm_arena *arena, gm_block *block,
+                       size_t first_slot, size_t count, size_t *bytes)
+    GM_REQUIRES(lane->lock);
+
+/* ---- page_pool.c -------------------------------------------------------------------- */
+
+void
+gm_page_pool_init(gm_pool *pool);
+
+/* One page: a free one, or a new one if `grow`. GM_OUT_OF_MEMORY sets *refusal. */
+GM_NODISCARD gm_status
+gm_page_pool_take(gm_pool *pool, bool grow, gm_page *out, gm_refusal *refusal);
+
+/* Returns a page that is mapped nowhere. */
+void
+gm_page_pool_give(gm_pool *pool, gm_page page);
+
+/* A page that can be neither used nor destroyed: counted, never used again. */
+void
+gm_page_pool_quarantine(gm_pool *pool, size_t bytes);
+
+/* Counts a segment of `bytes` before the device is asked for it. GM_OUT_OF_MEMORY when
+ * the limit or the head-room forbids it. gm_page_pool_settle follows. */
+GM_NODISCARD gm_status
+gm_page_pool_charge(gm_pool *pool, size_t bytes, gm_refusal *refusal);
+
+/* The device answered: the segment was had, or not. */
+void
+gm_page_pool_settle(gm_pool *pool, size_t bytes, bool had);
+
+/* A segment was given back. */
+void
+gm_page_pool_discharge(gm_pool *pool, size_t bytes);
+
+/* Creates free pages until reserved >= size. All or nothing. */
+GM_NODISCARD gm_status
+gm_page_pool_grow(gm_pool *pool, size_t size, gm_refusal *refusal);
+
+/* Destroys free pages until reserved <= target or none is left; returns bytes. */
+size_t
+gm_page_pool_shrink(gm_pool *pool, size_t target, gm_status *status);
+
+/* Free pages in bytes. */
+size_t
+gm_page_pool_unplaced(gm_pool *pool);
+
+size_t
+gm_page_pool_reserved(gm_pool *pool);
+
+/* Memory was given back on purpose; taking it again soon is counted as retaken. */
+void
+gm_page_pool_note_flush(gm_pool *pool, size_t bytes);
+
+/* ---- pending.c ------------------------------------------------------------------------ */
+
+/* Records an event on every stream in the block's use list and files the block with
+ * the watches. False: nothing to wait for, the block may be freed at once. */
+bool
+gm_pending_file_locked(gm_lane *lane, gm_block *block) GM_REQUIRES(lane->lock);
+
+/* Frees the blocks whose events are done. */
+void
+gm_pending_poll_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+
+/* The oldest event that a freed block of the lane waits for, or 0. */
+gm_event
+gm_pending_oldest_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+
+/* Adds a stream to a live block. */
+GM_NODISCARD gm_status
+gm_pending_record_locked(gm_lane *lane, gm_block *block, gm_stream stream,
+                         uint64_t identity) GM_REQUIRES(lane->lock);
+
+/* The stream is about to go: one last event covers every later free. */
+void
+gm_pending_retire_stream_locked(gm_lane *lane, uint64_t identity)
+    GM_REQUIRES(lane->lock);
+
+/* ---- reclaim.c --------------------------------------------------------------------------- */
+
+typedef struct gm_reclaim {
+    size_t target;          /* stop after so many bytes; SIZE_MAX: all */
+    uint64_t older_than_ns;
+    uint64_t now_ns;
+    size_t freed;           /* out: bytes of pages moved to the page pool or segments
+                               given back */
+    size_t busy;            /* out: idle bytes whose stream is not done */
+    gm_status status;       /* out: first failure of the device */
+} gm_reclaim;
+
+/* Takes idle memory out of one lane's arenas. */
+void
+gm_reclaim_lane_locked(gm_lane *lane, gm_reclaim *reclaim) GM_REQUIRES(lane->lock);
+
+/* Is the work before every free of this lane done? Records a mark if it may. */
+bool
+gm_lane_is_done_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+
+/* An event to wait for so that gm_lane_is_done_locked comes true, or 0. */
+gm_event
+gm_lane_marker_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+
+/* ---- ladder.c ------------------------------------------------------------------------------ */
+
+typedef struct gm_ladder {
+    uint64_t wait_left_ns;
+    size_t reserved_before;
+    gm_shortage shortage;
+    bool climbed;
+} gm_ladder;
+
+void
+gm_ladder_init(gm_ladder *ladder, gm_pool *pool);
+
+/* Tries the next thing that may help `lane`. False: nothing is left. No lock held. */
+bool
+gm_ladder_climb(gm_ladder *ladder, gm_pool *pool, gm_lane *lane);
+
+/* Waits for one unfinished piece of work of any lane (or of `only`), at most *left_ns,
+ * which shrinks. False: nothing to wait for, or the time is over. No lock held. */
+bool
+gm_ladder_wait(gm_pool *pool, gm_lane *only, uint64_t *left_ns);
+
+/* The end: undoes what the climb took and writes down why. */
+void
+gm_ladder_fail(gm_ladder *ladder, gm_pool *pool, gm_lane *lane,
+               const gm_request *request, gm_oom *out);
+
+/* ---- counters.c ------------------------------------------------------------------------------- */
+
+void
+gm_count_alloc_locked(gm_lane *lane, const gm_block *block) GM_REQUIRES(lane->lock);
+/* The block was freed by its owner. */
+void
+gm_count_free_locked(gm_lane *lane, const gm_block *block) GM_REQUIRES(lane->lock);
+/* Its memory is free as well: no stream uses it any more. */
+void
+gm_count_inactive_locked(gm_lane *lane, const gm_block *block) GM_REQUIRES(lane->lock);
+/* Pages or segments came to an arena, or left it (negative). */
+void
+gm_count_segments_locked(gm_lane *lane, const gm_arena *arena, int64_t number,
+                         size_t bytes) GM_REQUIRES(lane->lock);
+/* Called under the first lane's lock when a second lane is about to exist. */
+void
+gm_count_start_totals_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+
+/* ---- trace.c ----------------------------------------------------------------------------------- */
+
+GM_NODISCARD gm_status
+gm_trace_create(gm_trace **out);
+void
+gm_trace_destroy(gm_trace *trace);
+bool
+gm_trace_is_on(const gm_trace *trace);
+/* Writes an event down and, unless `silent`, tells the observer; the caller holds no
+ * lock unless silent. */
+void
+gm_trace_event(gm_pool *pool, gm_trace_action action, gm_devptr address, size_t size,
+               gm_stream stream, uint64_t context, bool silent);
+static inline bool
+gm_pool_is_traced(const gm_pool *pool)
+{
+    return gm_trace_is_on(pool->trace) ||
+           atomic_load_explicit(&pool->observer, memory_order_relaxed) != NULL;
+}
+
+/* ---- registry.c ---------------------------------------------------------------------------------- */
+
+uint64_t
+gm_registry_add(gm_pool *pool);
+void
+gm_registry_remove(gm_pool *pool);
+
+#endif

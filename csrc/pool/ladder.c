@@ -1,0 +1,238 @@
+/* ladder.c - what is tried before an out-of-memory error.
+ *
+ * Each rung changes something and the allocation is tried again; when no rung can
+ * change anything the ladder ends. In order:
+ *
+ *   1. frees whose work is done (deferred and pending ones) come back;
+ *   2. idle memory of the same stream, then of others, moves: pages go to the page
+ *      pool, whole segments to the device, as much as was missing;
+ *   3. a bounded wait on the oldest unfinished work (options.oom_wait_ns in all);
+ *   then the callbacks and the garbage collection of the Python layer, then the error.
+ *
+ * A failed climb leaves no more reserved than there was before it.
+ */
+#include <string.h>
+
+#include "pool/internal.h"
+
+void
+gm_ladder_init(gm_ladder *ladder, gm_pool *pool)
+{
+    *ladder = (gm_ladder){
+        .wait_left_ns = atomic_load_explicit(&pool->oom_wait_ns, memory_order_relaxed),
+        .reserved_before = gm_page_pool_reserved(pool)};
+}
+
+/* ---- rungs ------------------------------------------------------------------- */
+
+static bool
+reclaim_visit(gm_lane *lane, void *argument)
+{
+    gm_reclaim *reclaim = argument;
+    gm_lane_drain_locked(lane);
+    gm_pending_poll_locked(lane);
+    gm_reclaim_lane_locked(lane, reclaim);
+    return reclaim->freed < reclaim->target;
+}
+
+static bool
+reclaim_idle(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
+{
+    gm_reclaim reclaim = {.target = ladder->shortage.bytes};
+    gm_mutex_lock(&lane->lock);
+    reclaim_visit(lane, &reclaim);
+    gm_mutex_unlock(&lane->lock);
+    if (reclaim.freed < reclaim.target &&
+        atomic_load_explicit(&pool->cross_stream, memory_order_relaxed) !=
+            GM_CROSS_STREAM_NEVER) {
+        gm_lanes_visit(pool, reclaim_visit, &reclaim);
+    }
+    if (reclaim.status != GM_OK) {
+        gm_pool_report(reclaim.status, "take idle memory back");
+    }
+    if (reclaim.freed != 0) {
+        atomic_fetch_add(&pool->flushes, 1);
+        atomic_fetch_add(&pool->flushed_bytes, reclaim.freed);
+    }
+    return reclaim.freed != 0;
+}
+
+/* The first unfinished work that is found. */
+typedef struct wait_search {
+    gm_event event;
+} wait_search;
+
+static bool
+search_pending(gm_lane *lane, void *argument)
+{
+    wait_search *search = argument;
+    gm_lane_drain_locked(lane);
+    search->event = gm_pending_oldest_locked(lane);
+    return search->event == 0;
+}
+
+static bool
+search_marker(gm_lane *lane, void *argument)
+{
+    wait_search *search = argument;
+    size_t idle = gm_arena_cached_bytes(&lane->arenas[GM_SMALL]) +
+                  gm_arena_cached_bytes(&lane->arenas[GM_LARGE]);
+    if (idle != 0) {
+        search->event = gm_lane_marker_locked(lane);
+    }
+    return search->event == 0;
+}
+
+static void
+search_lane(gm_lane *lane, bool (*visit)(gm_lane *, void *), wait_search *search)
+{
+    gm_mutex_lock(&lane->lock);
+    visit(lane, search);
+    gm_mutex_unlock(&lane->lock);
+}
+
+bool
+gm_ladder_wait(gm_pool *pool, gm_lane *only, uint64_t *left_ns)
+{
+    gm_device *device = pool->device;
+    wait_search search = {0};
+    if (*left_ns == 0) {
+        return false;
+    }
+    if (only != NULL) {
+        search_lane(only, search_pending, &search);
+        if (search.event == 0) {
+            search_lane(only, search_marker, &search);
+        }
+    }
+    else {
+        gm_lanes_visit(pool, search_pending, &search);
+        if (search.event == 0) {
+            gm_lanes_visit(pool, search_marker, &search);
+        }
+    }
+    if (search.event == 0) {
+        return false;
+    }
+    uint64_t start = device->ops->clock_ns(device);
+    gm_status status = device->ops->event_synchronize(device, search.event, *left_ns);
+    uint64_t passed = device->ops->clock_ns(device) - start;
+    atomic_fetch_add(&pool->waits, 1);
+    *left_ns = status != GM_OK || passed >= *left_ns ? 0 : *left_ns - passed;
+    return status == GM_OK;
+}
+
+bool
+gm_ladder_climb(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
+{
+    if (!ladder->climbed) {
+        ladder->climbed = true;
+        atomic_fetch_add(&pool->retries, 1);
+    }
+    if (reclaim_idle(ladder, pool, lane)) {
+        return true;
+    }
+    if (atomic_load_explicit(&pool->cross_stream, memory_order_relaxed) ==
+        GM_CROSS_STREAM_NEVER) {
+        return gm_ladder_wait(pool, lane, &ladder->wait_left_ns);
+    }
+    return gm_ladder_wait(pool, NULL, &ladder->wait_left_ns);
+}
+
+/* ---- the end -------------------------------------------------------------------- */
+
+/* Sums for the error: what is cached where. */
+typedef struct oom_sums {
+    const gm_lane *own;
+    gm_oom *oom;
+    bool small;
+} oom_sums;
+
+static bool
+sum_visit(gm_lane *lane, void *argument)
+{
+    oom_sums *sums = argument;
+    gm_oom *oom = sums->oom;
+    size_t cached = gm_arena_cached_bytes(&lane->arenas[GM_SMALL]) +
+                    gm_arena_cached_bytes(&lane->arenas[GM_LARGE]);
+    oom->used += lane->all.allocated_bytes.current;
+    oom->pending += lane->pending_bytes;
+    oom->cached += cached;
+    if (lane != sums->own) {
+        oom->stranded += cached;
+        return true;
+    }
+    const gm_arena *arena = &lane->arenas[sums->small ? GM_SMALL : GM_LARGE];
+    oom->largest_free = gm_free_index_largest(&arena->mapped);
+    return true;
+}
+
+/* Which of the five reasons the numbers show. */
+static gm_oom_reason
+judge(const gm_oom *oom, gm_refusal refusal)
+{
+    size_t allowed = oom->limit > oom->reserved ? oom->limit - oom->reserved : 0;
+    size_t room = oom->device_free > oom->headroom ? oom->device_free - oom->headroom
+                                                   : 0;
+    size_t growth = allowed < room ? allowed : room;
+    if (oom->cached != 0 && oom->cached + growth >= oom->requested) {
+        return GM_OOM_FRAGMENTATION;
+    }
+    if (refusal == GM_REFUSED_LIMIT) {
+        return GM_OOM_LIMIT;
+    }
+    if (refusal == GM_REFUSED_HEADROOM) {
+        return GM_OOM_HEADROOM;
+    }
+    size_t ours = oom->used + oom->pending;
+    size_t known = oom->device_free + oom->reserved;
+    bool others = oom->device_total > known;
+    if (others && ours <= oom->device_total &&
+        oom->requested <= oom->device_total - ours) {
+        return GM_OOM_OTHERS;
+    }
+    return GM_OOM_SHORTAGE;
+}
+
+void
+gm_ladder_fail(gm_ladder *ladder, gm_pool *pool, gm_lane *lane,
+               const gm_request *request, gm_oom *out)
+{
+    gm_device *device = pool->device;
+    gm_status status = GM_OK;
+    if (pool->paged) {
+        (void)gm_page_pool_shrink(pool, ladder->reserved_before, &status);
+    }
+    if (status != GM_OK) {
+        gm_pool_report(status, "destroy a page after a failed allocation");
+    }
+    if (out == NULL) {
+        return;
+    }
+    memset(out, 0, sizeof(*out));
+    out->requested = request->size;
+    oom_sums sums = {
+        .own = lane, .oom = out, .small = request->size <= GM_SMALL_LIMIT};
+    gm_lanes_visit(pool, sum_visit, &sums);
+    out->cached += gm_page_pool_unplaced(pool);
+    out->reserved = gm_page_pool_reserved(pool);
+    out->limit = gm_pool_limit(pool);
+    gm_mutex_lock(&pool->page_pool.lock);
+    out->headroom = pool->page_pool.headroom;
+    gm_mutex_unlock(&pool->page_pool.lock);
+    if (device->ops->memory_info(device, &out->device_free, &out->device_total) !=
+        GM_OK) {
+        out->device_free = 0;
+        out->device_total = device->info.total;
+    }
+    out->reason = judge(out, ladder->shortage.refusal);
+}
+
+static const char *const reason_names[GM_OOM_REASON_COUNT] = {
+    "shortage", "fragmentation", "limit", "headroom", "others"};
+
+const char *
+gm_oom_reason_name(gm_oom_reason reason)
+{
+    return (unsigned)reason < GM_OOM_REASON_COUNT ? reason_names[reason] : "unknown";
+}

@@ -1,0 +1,188 @@
+/* lanes.c - a pool's table of lanes: one for each stream and arena kind.
+ *
+ * The common look-up takes no lock: a direct-mapped cache keyed by the stream's
+ * identity. Lanes are type-stable: a dissolved one waits in free_lanes for the next
+ * stream, so a stale pointer leads to a lane that says that it is not the one
+ * (gm_lane_is, asked again under its lock).
+ */
+#include "pool/internal.h"
+
+static inline size_t
+cache_slot(uint64_t identity, gm_arena_kind kind)
+{
+    uint64_t mixed = (identity + (uint64_t)kind * 0x9E37u) * UINT64_C(0x9E3779B97F4A7C15);
+    return (size_t)(mixed >> 58) & (GM_LANE_CACHE - 1);
+}
+
+gm_lane *
+gm_lanes_peek(gm_pool *pool, uint64_t identity, gm_arena_kind kind)
+{
+    gm_lane *lane = atomic_load_explicit(&pool->lane_cache[cache_slot(identity, kind)],
+                                         memory_order_acquire);
+    return lane != NULL && gm_lane_is(lane, identity, kind) ? lane : NULL;
+}
+
+static gm_lane *
+find_locked(gm_pool *pool, uint64_t identity, gm_arena_kind kind)
+{
+    GM_LIST_FOREACH(link, &pool->lanes) {
+        gm_lane *lane = GM_CONTAINER_OF(link, gm_lane, link);
+        if (gm_lane_is(lane, identity, kind)) {
+            return lane;
+        }
+    }
+    return NULL;
+}
+
+/* With the second lane the pool's totals begin to be kept. */
+static void
+start_totals_locked(gm_pool *pool)
+{
+    if (pool->lane_count != 1 ||
+        atomic_load_explicit(&pool->many_lanes, memory_order_relaxed)) {
+        return;
+    }
+    gm_lane *first = GM_CONTAINER_OF(pool->lanes.next, gm_lane, link);
+    gm_mutex_lock(&first->lock);
+    gm_count_start_totals_locked(first);
+    gm_mutex_unlock(&first->lock);
+}
+
+static gm_status
+open_locked(gm_pool *pool, gm_stream stream, uint64_t identity, gm_arena_kind kind,
+            gm_lane **out)
+{
+    gm_lane *lane;
+    if (!gm_list_is_empty(&pool->free_lanes)) {
+        lane = GM_CONTAINER_OF(pool->free_lanes.next, gm_lane, link);
+        gm_list_remove(&lane->link);
+    }
+    else {
+        GM_TRY(gm_lane_create(pool, &lane));
+    }
+    start_totals_locked(pool);
+    gm_mutex_lock(&lane->lock);
+    lane->stream = stream;
+    lane->retired = false;
+    lane->marker = (gm_marker){.event = lane->marker.event};
+    lane->frees = 0;
+    gm_mutex_unlock(&lane->lock);
+    atomic_store_explicit(&lane->identity, identity, memory_order_relaxed);
+    atomic_store_explicit(&lane->kind, (uint32_t)kind, memory_order_relaxed);
+    atomic_store_explicit(&lane->open, true, memory_order_release);
+    gm_list_push_back(&pool->lanes, &lane->link);
+    pool->lane_count++;
+    *out = lane;
+    return GM_OK;
+}
+
+gm_status
+gm_lanes_get(gm_pool *pool, gm_stream stream, uint64_t identity, gm_arena_kind kind,
+             gm_lane **out)
+{
+    gm_lane *lane = gm_lanes_peek(pool, identity, kind);
+    if (lane != NULL) {
+        *out = lane;
+        return GM_OK;
+    }
+    gm_status status = GM_OK;
+    gm_mutex_lock(&pool->lanes_lock);
+    lane = find_locked(pool, identity, kind);
+    if (lane == NULL) {
+        status = open_locked(pool, stream, identity, kind, &lane);
+    }
+    if (status == GM_OK) {
+        atomic_store_explicit(&pool->lane_cache[cache_slot(identity, kind)], lane,
+                              memory_order_release);
+        *out = lane;
+    }
+    gm_mutex_unlock(&pool->lanes_lock);
+    return status;
+}
+
+void
+gm_lanes_visit(gm_pool *pool, bool (*visit)(gm_lane *lane, void *argument),
+               void *argument)
+{
+    bool go_on = true;
+    gm_mutex_lock(&pool->lanes_lock);
+    GM_LIST_FOREACH(link, &pool->lanes) {
+        gm_lane *lane = GM_CONTAINER_OF(link, gm_lane, link);
+        gm_mutex_lock(&lane->lock);
+        go_on = visit(lane, argument);
+        gm_mutex_unlock(&lane->lock);
+        if (!go_on) {
+            break;
+        }
+    }
+    gm_mutex_unlock(&pool->lanes_lock);
+}
+
+/* ---- dissolving ------------------------------------------------------------------- */
+
+/* Empties an idle lane: its pages go to the page pool, its addresses back. */
+static bool
+empty_lane_locked(gm_lane *lane)
+{
+    gm_lane_drain_locked(lane);
+    gm_pending_poll_locked(lane);
+    if (lane->pending_blocks != 0 || lane->all.active.current != 0) {
+        return false;
+    }
+    gm_reclaim reclaim = {.target = SIZE_MAX};
+    gm_reclaim_lane_locked(lane, &reclaim);
+    for (unsigned i = 0; i < GM_ARENAS; i++) {
+        gm_arena *arena = &lane->arenas[i];
+        GM_LIST_FOREACH_SAFE(link, following, &arena->chunks) {
+            gm_chunk *chunk = GM_CONTAINER_OF(link, gm_chunk, link);
+            if (gm_arena_chunk_is_idle(chunk) && chunk->mapped_slots == 0 &&
+                chunk->paged) {
+                gm_source_drop_chunk_locked(lane, arena, chunk);
+            }
+        }
+        if (arena->chunk_count != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Takes a retired lane out of service if it is idle. */
+static bool
+close_lane(gm_lane *lane)
+{
+    gm_mutex_lock(&lane->lock);
+    bool closed = lane->retired && empty_lane_locked(lane);
+    if (closed) {
+        atomic_store_explicit(&lane->open, false, memory_order_relaxed);
+    }
+    gm_mutex_unlock(&lane->lock);
+    return closed;
+}
+
+void
+gm_lanes_dissolve(gm_pool *pool)
+{
+    gm_mutex_lock(&pool->lanes_lock);
+    GM_LIST_FOREACH_SAFE(link, following, &pool->lanes) {
+        gm_lane *lane = GM_CONTAINER_OF(link, gm_lane, link);
+        if (close_lane(lane)) {
+            gm_list_remove(&lane->link);
+            gm_list_push_back(&pool->free_lanes, &lane->link);
+            pool->lane_count--;
+        }
+    }
+    gm_mutex_unlock(&pool->lanes_lock);
+}
+
+void
+gm_lanes_destroy(gm_pool *pool)
+{
+    gm_list *lists[] = {&pool->lanes, &pool->free_lanes};
+    for (size_t i = 0; i < 2; i++) {
+        GM_LIST_FOREACH_SAFE(link, following, lists[i]) {
+            gm_list_remove(link);
+            gm_lane_destroy(GM_CONTAINER_OF(link, gm_lane, link));
+        }
+    }
+}

@@ -1,0 +1,262 @@
+/* page_pool.c - pages without an address, and the one count of reserved bytes.
+ *
+ * Everything is counted before the device is asked, so that the limit is never
+ * exceeded, not even for a moment. The stack of free pages always has room for every
+ * page that exists: giving a page back cannot fail.
+ */
+#include <stdlib.h>
+
+#include "pool/internal.h"
+
+void
+gm_page_pool_init(gm_pool *pool)
+{
+    gm_page_pool *pages = &pool->page_pool;
+    gm_mutex_init(&pages->lock, GM_RANK_PAGE_POOL);
+    pages->limit = pool->options.limit;
+    pages->headroom = pool->options.headroom;
+}
+
+/* Room on the stack for one more page than exist. */
+static gm_status
+ensure_room_locked(gm_page_pool *pages)
+{
+    if (pages->created < pages->capacity) {
+        return GM_OK;
+    }
+    size_t capacity = pages->capacity == 0 ? 64 : pages->capacity * 2;
+    gm_page *grown = realloc(pages->pages, capacity * sizeof(*grown));
+    if (grown == NULL) {
+        return GM_NO_HOST_MEMORY;
+    }
+    pages->pages = grown;
+    pages->capacity = capacity;
+    return GM_OK;
+}
+
+/* May `bytes` more be reserved, as far as we decide it? */
+static gm_refusal
+refuse_locked(gm_pool *pool, size_t bytes)
+{
+    gm_page_pool *pages = &pool->page_pool;
+    uint64_t reserved = pages->reserved.current + pages->in_flight;
+    if (reserved > pages->limit || bytes > pages->limit - reserved) {
+        return GM_REFUSED_LIMIT;
+    }
+    if (pages->headroom != 0) {
+        size_t free_bytes, total;
+        gm_device *device = pool->device;
+        if (device->ops->memory_info(device, &free_bytes, &total) == GM_OK &&
+            (free_bytes < pages->headroom || bytes > free_bytes - pages->headroom)) {
+            return GM_REFUSED_HEADROOM;
+        }
+    }
+    return GM_REFUSED_NOT;
+}
+
+static void
+note_taken_locked(gm_page_pool *pages, size_t bytes)
+{
+    size_t again = bytes < pages->given_back ? bytes : pages->given_back;
+    pages->given_back -= again;
+    pages->retaken += again;
+}
+
+static gm_status
+create_page(gm_pool *pool, gm_page *out, gm_refusal *refusal)
+{
+    gm_page_pool *pages = &pool->page_pool;
+    size_t size = pool->page_size;
+    gm_mutex_lock(&pages->lock);
+    gm_status status = GM_OUT_OF_MEMORY;
+    *refusal = refuse_locked(pool, size);
+    if (*refusal == GM_REFUSED_NOT) {
+        status = ensure_room_locked(pages);
+    }
+    if (status == GM_OK) {
+        pages->created++;
+        pages->in_flight += size;
+    }
+    gm_mutex_unlock(&pages->lock);
+    if (status != GM_OK) {
+        return status;
+    }
+    status = pool->device->ops->page_create(pool->device, out);
+    gm_mutex_lock(&pages->lock);
+    pages->in_flight -= size;
+    if (status == GM_OK) {
+        pages->device_allocs++;
+        gm_stat_add(&pages->reserved, size);
+        note_taken_locked(pages, size);
+    }
+    else {
+        pages->created--;
+    }
+    gm_mutex_unlock(&pages->lock);
+    if (status == GM_OUT_OF_MEMORY) {
+        *refusal = GM_REFUSED_DEVICE;
+    }
+    return status;
+}
+
+gm_status
+gm_page_pool_take(gm_pool *pool, bool grow, gm_page *out, gm_refusal *refusal)
+{
+    gm_page_pool *pages = &pool->page_pool;
+    *refusal = GM_REFUSED_NOT;
+    gm_mutex_lock(&pages->lock);
+    bool found = pages->count != 0;
+    if (found) {
+        *out = pages->pages[--pages->count];
+    }
+    gm_mutex_unlock(&pages->lock);
+    if (found) {
+        return GM_OK;
+    }
+    if (!grow) {
+        return GM_OUT_OF_MEMORY;
+    }
+    return create_page(pool, out, refusal);
+}
+
+void
+gm_page_pool_give(gm_pool *pool, gm_page page)
+{
+    gm_page_pool *pages = &pool->page_pool;
+    gm_mutex_lock(&pages->lock);
+    GM_ASSERT(pages->count < pages->capacity);
+    pages->pages[pages->count++] = page;
+    gm_mutex_unlock(&pages->lock);
+}
+
+void
+gm_page_pool_quarantine(gm_pool *pool, size_t bytes)
+{
+    gm_mutex_lock(&pool->page_pool.lock);
+    pool->page_pool.quarantined += bytes;
+    gm_mutex_unlock(&pool->page_pool.lock);
+}
+
+gm_status
+gm_page_pool_charge(gm_pool *pool, size_t bytes, gm_refusal *refusal)
+{
+    gm_page_pool *pages = &pool->page_pool;
+    gm_mutex_lock(&pages->lock);
+    *refusal = refuse_locked(pool, bytes);
+    if (*refusal == GM_REFUSED_NOT) {
+        pages->in_flight += bytes;
+    }
+    gm_mutex_unlock(&pages->lock);
+    return *refusal == GM_REFUSED_NOT ? GM_OK : GM_OUT_OF_MEMORY;
+}
+
+void
+gm_page_pool_settle(gm_pool *pool, size_t bytes, bool had)
+{
+    gm_page_pool *pages = &pool->page_pool;
+    gm_mutex_lock(&pages->lock);
+    pages->in_flight -= bytes;
+    if (had) {
+        gm_stat_add(&pages->reserved, bytes);
+        pages->whole_bytes += bytes;
+        pages->device_allocs++;
+        note_taken_locked(pages, bytes);
+    }
+    gm_mutex_unlock(&pages->lock);
+}
+
+void
+gm_page_pool_discharge(gm_pool *pool, size_t bytes)
+{
+    gm_page_pool *pages = &pool->page_pool;
+    gm_mutex_lock(&pages->lock);
+    pages->whole_bytes -= bytes;
+    gm_stat_sub(&pages->reserved, bytes);
+    pages->device_frees++;
+    gm_mutex_unlock(&pages->lock);
+}
+
+/* Takes the top free page off the stack if reserved is above target; 0: none. */
+static gm_page
+take_surplus(gm_pool *pool, size_t target)
+{
+    gm_page_pool *pages = &pool->page_pool;
+    gm_page page = 0;
+    gm_mutex_lock(&pages->lock);
+    if (pages->count != 0 && pages->reserved.current > target) {
+        page = pages->pages[--pages->count];
+    }
+    gm_mutex_unlock(&pages->lock);
+    return page;
+}
+
+size_t
+gm_page_pool_shrink(gm_pool *pool, size_t target, gm_status *status)
+{
+    gm_page_pool *pages = &pool->page_pool;
+    size_t freed = 0;
+    gm_page page;
+    while ((page = take_surplus(pool, target)) != 0) {
+        gm_status result = pool->device->ops->page_destroy(pool->device, page);
+        gm_mutex_lock(&pages->lock);
+        if (result == GM_OK) {
+            pages->created--;
+            pages->device_frees++;
+            gm_stat_sub(&pages->reserved, pool->page_size);
+            freed += pool->page_size;
+        }
+        else {
+            pages->quarantined += pool->page_size;
+        }
+        gm_mutex_unlock(&pages->lock);
+        if (result != GM_OK) {
+            *status = result;
+        }
+    }
+    return freed;
+}
+
+gm_status
+gm_page_pool_grow(gm_pool *pool, size_t size, gm_refusal *refusal)
+{
+    size_t before = gm_page_pool_reserved(pool);
+    gm_status status = GM_OK;
+    while (status == GM_OK && gm_page_pool_reserved(pool) < size) {
+        gm_page page;
+        status = create_page(pool, &page, refusal);
+        if (status == GM_OK) {
+            gm_page_pool_give(pool, page);
+        }
+    }
+    if (status != GM_OK) {
+        gm_status ignored = GM_OK;
+        (void)gm_page_pool_shrink(pool, before, &ignored);
+    }
+    return status;
+}
+
+size_t
+gm_page_pool_unplaced(gm_pool *pool)
+{
+    gm_mutex_lock(&pool->page_pool.lock);
+    size_t bytes = pool->page_pool.count * pool->page_size;
+    gm_mutex_unlock(&pool->page_pool.lock);
+    return bytes;
+}
+
+size_t
+gm_page_pool_reserved(gm_pool *pool)
+{
+    gm_mutex_lock(&pool->page_pool.lock);
+    size_t bytes = pool->page_pool.reserved.current;
+    gm_mutex_unlock(&pool->page_pool.lock);
+    return bytes;
+}
+
+void
+gm_page_pool_note_flush(gm_pool *pool, size_t bytes)
+{
+    gm_mutex_lock(&pool->page_pool.lock);
+    pool->page_pool.given_back += bytes;
+    gm_mutex_unlock(&pool->page_pool.lock);
+}

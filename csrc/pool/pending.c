@@ -1,0 +1,188 @@
+/* pending.c - frees that wait for other streams.
+ *
+ * A block that was recorded on other streams is handed out again when the work that
+ * stood on those streams at its free is done. Each use of a block has its event, made
+ * when the stream was recorded, so that a free cannot fail for want of one. Freed
+ * uses queue at the watch of their stream; events of one stream are done in order, so
+ * one query per stream and poll is enough, and a slow stream delays nobody else.
+ */
+#include "pool/internal.h"
+
+static gm_watch *
+find_watch(gm_lane *lane, uint64_t identity)
+{
+    GM_LIST_FOREACH(link, &lane->watches) {
+        gm_watch *watch = GM_CONTAINER_OF(link, gm_watch, link);
+        if (watch->identity == identity && watch->final == 0) {
+            return watch;
+        }
+    }
+    return NULL;
+}
+
+static gm_watch *
+make_watch(gm_lane *lane, gm_stream stream, uint64_t identity)
+{
+    gm_watch *watch = gm_slab_take(&lane->watches_slab);
+    *watch = (gm_watch){.stream = stream, .identity = identity};
+    gm_list_init(&watch->uses);
+    gm_list_push_back(&lane->watches, &watch->link);
+    return watch;
+}
+
+/* A use with an event: an idle one, or a new one. */
+static gm_status
+take_use(gm_lane *lane, gm_use **out)
+{
+    if (!gm_list_is_empty(&lane->idle_uses)) {
+        *out = GM_CONTAINER_OF(lane->idle_uses.next, gm_use, watch_link);
+        gm_list_remove(&(*out)->watch_link);
+        return GM_OK;
+    }
+    GM_TRY(gm_slab_reserve(&lane->uses, 1));
+    gm_device *device = lane->pool->device;
+    gm_event event;
+    GM_TRY(device->ops->event_create(device, &event));
+    *out = gm_slab_take(&lane->uses);
+    (*out)->event = event;
+    return GM_OK;
+}
+
+/* The use is over; its watch goes with its last one. */
+static void
+retire_use(gm_lane *lane, gm_use *use)
+{
+    gm_watch *watch = use->watch;
+    gm_list_remove(&use->block_link);
+    gm_list_remove(&use->watch_link);
+    gm_list_push_back(&lane->idle_uses, &use->watch_link);
+    if (--watch->users == 0) {
+        gm_device *device = lane->pool->device;
+        if (watch->final != 0) {
+            gm_status status = device->ops->event_destroy(device, watch->final);
+            if (status != GM_OK) {
+                gm_pool_report(status, "destroy an event");
+            }
+        }
+        gm_list_remove(&watch->link);
+        gm_slab_give(&lane->watches_slab, watch);
+    }
+}
+
+gm_status
+gm_pending_record_locked(gm_lane *lane, gm_block *block, gm_stream stream,
+                         uint64_t identity)
+{
+    GM_LIST_FOREACH(link, &block->use_list) {
+        if (GM_CONTAINER_OF(link, gm_use, block_link)->watch->identity == identity) {
+            return GM_OK;
+        }
+    }
+    GM_TRY(gm_slab_reserve(&lane->watches_slab, 1));
+    gm_use *use;
+    GM_TRY(take_use(lane, &use));
+    gm_watch *watch = find_watch(lane, identity);
+    use->watch = watch != NULL ? watch : make_watch(lane, stream, identity);
+    use->watch->users++;
+    use->block = block;
+    use->lost = false;
+    gm_list_init(&use->watch_link);
+    gm_list_push_back(&block->use_list, &use->block_link);
+    block->uses++;
+    return GM_OK;
+}
+
+bool
+gm_pending_file_locked(gm_lane *lane, gm_block *block)
+{
+    gm_device *device = lane->pool->device;
+    GM_LIST_FOREACH(link, &block->use_list) {
+        gm_use *use = GM_CONTAINER_OF(link, gm_use, block_link);
+        if (use->watch->final == 0) {
+            gm_status status =
+                device->ops->event_record(device, use->event, use->watch->stream);
+            use->lost = status != GM_OK;
+            if (use->lost) {
+                gm_pool_report(status, "record an event for a freed block, whose "
+                                       "memory is not used again");
+            }
+        }
+        gm_list_push_back(&use->watch->uses, &use->watch_link);
+    }
+    return block->uses != 0;
+}
+
+/* Is the oldest freed use of this watch done? */
+static bool
+first_is_done(gm_lane *lane, gm_watch *watch, const gm_use *use)
+{
+    gm_device *device = lane->pool->device;
+    if (use->lost) {
+        return false;
+    }
+    gm_event event = watch->final != 0 ? watch->final : use->event;
+    return device->ops->event_query(device, event) == GM_OK;
+}
+
+static void
+poll_watch(gm_lane *lane, gm_watch *watch)
+{
+    while (!gm_list_is_empty(&watch->uses)) {
+        gm_use *use = GM_CONTAINER_OF(watch->uses.next, gm_use, watch_link);
+        if (!first_is_done(lane, watch, use)) {
+            return;
+        }
+        gm_block *block = use->block;
+        bool last_of_watch = watch->users == 1;
+        retire_use(lane, use);
+        if (--block->uses == 0) {
+            gm_lane_complete_free_locked(lane, block);
+        }
+        if (last_of_watch) {
+            return;
+        }
+    }
+}
+
+void
+gm_pending_poll_locked(gm_lane *lane)
+{
+    if (lane->pending_blocks == 0) {
+        return;
+    }
+    GM_LIST_FOREACH_SAFE(link, following, &lane->watches) {
+        poll_watch(lane, GM_CONTAINER_OF(link, gm_watch, link));
+    }
+}
+
+gm_event
+gm_pending_oldest_locked(gm_lane *lane)
+{
+    GM_LIST_FOREACH(link, &lane->watches) {
+        gm_watch *watch = GM_CONTAINER_OF(link, gm_watch, link);
+        if (!gm_list_is_empty(&watch->uses)) {
+            gm_use *use = GM_CONTAINER_OF(watch->uses.next, gm_use, watch_link);
+            if (!use->lost) {
+                return watch->final != 0 ? watch->final : use->event;
+            }
+        }
+    }
+    return 0;
+}
+
+void
+gm_pending_retire_stream_locked(gm_lane *lane, uint64_t identity)
+{
+    gm_device *device = lane->pool->device;
+    gm_watch *watch = find_watch(lane, identity);
+    gm_event event;
+    if (watch == NULL || device->ops->event_create(device, &event) != GM_OK) {
+        return;
+    }
+    if (device->ops->event_record(device, event, watch->stream) != GM_OK) {
+        gm_status status = device->ops->event_destroy(device, event);
+        (void)status;
+        return;
+    }
+    watch->final = event;
+}

@@ -1,0 +1,502 @@
+/* pool.c - the pool's life, and the two paths of every allocation, in the order of
+ * pool.h.
+ *
+ * Note [The two paths]
+ * gm_pool_try_alloc runs with the GIL held: it takes the lane's lock only if it is
+ * free, and hands out cached memory only. gm_pool_alloc may ask the device and may
+ * wait. gm_pool_free runs anywhere, destructors and host callbacks included: if the
+ * lock is busy it pushes the block onto the lane's deferred list, which every holder
+ * of the lock drains.
+ */
+#include "pool/pool.h"
+
+#include <stdlib.h>
+
+#include "base/bits.h"
+#include "pool/internal.h"
+
+static _Atomic(gm_report_hook) report_hook;
+
+void
+gm_set_report_hook(gm_report_hook hook)
+{
+    atomic_store(&report_hook, hook);
+}
+
+void
+gm_pool_report(gm_status status, const char *what)
+{
+    gm_report_hook hook = atomic_load(&report_hook);
+    if (hook != NULL && !gm_process_is_exiting()) {
+        hook(status, what);
+    }
+}
+
+/* ---- life ------------------------------------------------------------------------- */
+
+gm_status
+gm_pool_create(gm_device *device, const gm_pool_options *options, gm_pool **out)
+{
+    GM_TRY(gm_device_usable(device));
+    GM_TRY(gm_pool_options_validate(options, NULL));
+    gm_pool *pool = calloc(1, sizeof(*pool));
+    if (pool == NULL) {
+        return GM_NO_HOST_MEMORY;
+    }
+    gm_status status = gm_trace_create(&pool->trace);
+    if (status != GM_OK) {
+        free(pool);
+        return status;
+    }
+    pool->device = gm_device_retain(device);
+    pool->generation = gm_process_generation();
+    pool->options = *options;
+    pool->paged = options->paging && gm_device_has(device, GM_CAP_PAGING);
+    pool->page_size = pool->paged ? device->info.page_size : 0;
+    gm_mutex_init(&pool->lanes_lock, GM_RANK_LANES);
+    gm_list_init(&pool->lanes);
+    gm_list_init(&pool->free_lanes);
+    gm_list_init(&pool->link);
+    gm_page_pool_init(pool);
+    atomic_store(&pool->references, 1);
+    atomic_store(&pool->cross_stream, (uint32_t)options->cross_stream);
+    atomic_store(&pool->gc_on_pressure, options->gc_on_pressure);
+    atomic_store(&pool->oom_wait_ns, options->oom_wait_ns);
+    pool->id = gm_registry_add(pool);
+    if (options->reserve != 0) {
+        status = gm_pool_reserve(pool, options->reserve, NULL);
+        if (status != GM_OK) {
+            gm_pool_release(pool);
+            return status;
+        }
+    }
+    *out = pool;
+    return GM_OK;
+}
+
+gm_pool *
+gm_pool_retain(gm_pool *pool)
+{
+    atomic_fetch_add(&pool->references, 1);
+    return pool;
+}
+
+void
+gm_pool_release(gm_pool *pool)
+{
+    if (pool == NULL || atomic_fetch_sub(&pool->references, 1) != 1) {
+        return;
+    }
+    gm_registry_remove(pool);
+    if (gm_process_is_exiting() || pool->generation != gm_process_generation()) {
+        return; /* leaked on purpose: nothing may touch the device any more */
+    }
+    gm_pool_close(pool, 0);
+    gm_lanes_destroy(pool);
+    gm_device_release(pool->device);
+    gm_trace_destroy(pool->trace);
+    free(pool->page_pool.pages);
+    free(pool);
+}
+
+void
+gm_pool_close(gm_pool *pool, uint64_t timeout_ns)
+{
+    atomic_store(&pool->closed, true);
+    gm_trim_request request = {.timeout_ns = timeout_ns};
+    gm_trim_report report;
+    gm_status status = gm_pool_trim(pool, &request, &report);
+    if (status != GM_OK && status != GM_FORKED && status != GM_EXITING) {
+        gm_pool_report(status, "give memory back while closing a pool");
+    }
+}
+
+bool
+gm_pool_is_closed(const gm_pool *pool)
+{
+    return atomic_load_explicit(&pool->closed, memory_order_relaxed);
+}
+
+gm_device *
+gm_pool_device(const gm_pool *pool)
+{
+    return pool->device;
+}
+
+uint64_t
+gm_pool_id(const gm_pool *pool)
+{
+    return pool->id;
+}
+
+gm_status
+gm_pool_usable(const gm_pool *pool)
+{
+    if (pool->generation != gm_process_generation()) {
+        return GM_FORKED;
+    }
+    if (gm_process_is_exiting()) {
+        return GM_EXITING;
+    }
+    return gm_pool_is_closed(pool) ? GM_CLOSED : GM_OK;
+}
+
+/* ---- allocating ------------------------------------------------------------------- */
+
+/* Validates, and rounds the size up. */
+static gm_status
+open_request(const gm_pool *pool, const gm_request *request, size_t *size)
+{
+    GM_TRY(gm_pool_usable(pool));
+    if (request->size == 0 || request->size > GM_SIZE_LIMIT ||
+        request->alignment > ((size_t)1 << 30) ||
+        (request->alignment & (request->alignment - 1)) != 0) {
+        return GM_INVALID;
+    }
+    *size = gm_align_up_unchecked(request->size, GM_GRANULE);
+    return GM_OK;
+}
+
+static void
+trace_alloc(gm_pool *pool, const gm_request *request, const gm_block *block)
+{
+    if (gm_pool_is_traced(pool)) {
+        gm_trace_event(pool, GM_TRACE_ALLOC, gm_block_start(block), request->size,
+                       request->stream, request->context, false);
+    }
+}
+
+gm_status
+gm_pool_try_alloc(gm_pool *pool, const gm_request *request, gm_block **out)
+{
+    size_t size;
+    GM_TRY(open_request(pool, request, &size));
+    gm_device *device = pool->device;
+    uint64_t identity = device->ops->stream_identity(device, request->stream);
+    gm_lane *lane = gm_lanes_peek(pool, identity, request->kind);
+    if (lane == NULL) {
+        return GM_MISS;
+    }
+    if (!gm_mutex_try_lock(&lane->lock)) {
+        return GM_BUSY;
+    }
+    gm_status status = GM_MISS;
+    gm_block *block = NULL;
+    if (gm_lane_is(lane, identity, request->kind)) {
+        gm_lane_drain_locked(lane);
+        gm_pending_poll_locked(lane);
+        if (gm_lane_take_cached_locked(lane, request, size, false, &status, &block)) {
+            *out = block;
+        }
+        else if (status == GM_OK) {
+            status = GM_MISS;
+        }
+    }
+    gm_mutex_unlock(&lane->lock);
+    if (status == GM_OK) {
+        trace_alloc(pool, request, block);
+    }
+    return status;
+}
+
+/* One attempt under the lane's lock. GM_BUSY: the lane was dissolved meanwhile. */
+static gm_status
+attempt(gm_pool *pool, const gm_request *request, size_t size, uint64_t identity,
+        gm_lane **lane, gm_shortage *shortage, gm_block **out)
+{
+    GM_TRY(gm_lanes_get(pool, request->stream, identity, request->kind, lane));
+    gm_mutex_lock(&(*lane)->lock);
+    gm_status status = GM_BUSY;
+    if (gm_lane_is(*lane, identity, request->kind)) {
+        gm_lane_drain_locked(*lane);
+        gm_pending_poll_locked(*lane);
+        status = gm_lane_allocate_locked(*lane, request, size, shortage, out);
+    }
+    gm_mutex_unlock(&(*lane)->lock);
+    return status;
+}
+
+/* Idle memory older than options.decay_ns goes back when a slow path passes by. */
+static void
+decay(gm_pool *pool)
+{
+    if (pool->options.decay_ns != 0) {
+        gm_trim_request request = {.older_than_ns = pool->options.decay_ns};
+        gm_trim_report report;
+        gm_status status = gm_pool_trim(pool, &request, &report);
+        if (status != GM_OK) {
+            gm_pool_report(status, "give idle memory back");
+        }
+    }
+}
+
+gm_status
+gm_pool_alloc(gm_pool *pool, const gm_request *request, gm_block **out, gm_oom *oom)
+{
+    size_t size;
+    GM_TRY(open_request(pool, request, &size));
+    gm_device *device = pool->device;
+    uint64_t identity = device->ops->stream_identity(device, request->stream);
+    gm_ladder ladder;
+    gm_ladder_init(&ladder, pool);
+    decay(pool);
+    for (;;) {
+        gm_lane *lane;
+        gm_block *block;
+        gm_status status = attempt(pool, request, size, identity, &lane,
+                                   &ladder.shortage, &block);
+        if (status == GM_OK) {
+            *out = block;
+            trace_alloc(pool, request, block);
+            return GM_OK;
+        }
+        if (status == GM_BUSY) {
+            continue;
+        }
+        if (status != GM_OUT_OF_MEMORY) {
+            return status;
+        }
+        if (!gm_ladder_climb(&ladder, pool, lane)) {
+            gm_ladder_fail(&ladder, pool, lane, request, oom);
+            return GM_OUT_OF_MEMORY;
+        }
+    }
+}
+
+/* ---- freeing ------------------------------------------------------------------------ */
+
+static void
+trace_free(gm_pool *pool, gm_devptr address, size_t size, gm_stream stream,
+           uint64_t context)
+{
+    gm_trace_event(pool, GM_TRACE_FREE_REQUESTED, address, size, stream, context,
+                   false);
+}
+
+/* Frees now or defers. Pre: the state is USED or, when the caller claimed the block
+ * before, FREEING. */
+static void
+free_block(gm_block *block)
+{
+    gm_lane *lane = gm_block_lane(block);
+    gm_pool *pool = lane->pool;
+    bool traced = gm_pool_is_traced(pool);
+    bool closed = gm_pool_is_closed(pool);
+    gm_devptr address = gm_block_start(block);
+    size_t requested = block->requested;
+    uint64_t context = block->context;
+    if (traced || closed) {
+        gm_pool_retain(pool);
+    }
+    gm_stream stream = GM_DEFAULT_STREAM;
+    if (gm_mutex_try_lock(&lane->lock)) {
+        stream = lane->stream;
+        gm_lane_drain_locked(lane);
+        gm_lane_free_locked(lane, block);
+        gm_mutex_unlock(&lane->lock);
+    }
+    else {
+        gm_block_set_state(block, GM_HEAP_FREEING);
+        gm_deferred_push(&lane->deferred, &block->deferred);
+    }
+    if (traced) {
+        trace_free(pool, address, requested, stream, context);
+    }
+    if (closed) {
+        gm_pool_close(pool, 0);
+    }
+    if (traced || closed) {
+        gm_pool_release(pool);
+    }
+}
+
+void
+gm_pool_free(gm_block *block)
+{
+    if (block == NULL || gm_process_is_exiting()) {
+        return;
+    }
+    const gm_pool *pool = gm_block_lane(block)->pool;
+    if (pool->generation != gm_process_generation()) {
+        return;
+    }
+    GM_VERIFY(gm_block_state_of(block) == GM_HEAP_USED);
+    free_block(block);
+}
+
+gm_status
+gm_block_find(gm_devptr address, gm_block **out)
+{
+    gm_chunk *chunk = gm_address_map_find(address);
+    gm_block *block = chunk == NULL ? NULL : gm_chunk_block_at(chunk, address);
+    if (block == NULL) {
+        return GM_UNKNOWN_ADDRESS;
+    }
+    *out = block;
+    return GM_OK;
+}
+
+static gm_status
+count_bad_free(gm_pool *pool)
+{
+    if (pool != NULL) {
+        atomic_fetch_add(&pool->bad_frees, 1);
+    }
+    return GM_UNKNOWN_ADDRESS;
+}
+
+gm_status
+gm_pool_free_address(gm_pool *pool, gm_devptr address)
+{
+    gm_block *block;
+    if (gm_process_is_exiting()) {
+        return GM_EXITING;
+    }
+    if (pool != NULL && pool->generation != gm_process_generation()) {
+        return GM_FORKED;
+    }
+    if (gm_block_find(address, &block) != GM_OK || !block->by_address) {
+        return count_bad_free(pool);
+    }
+    const gm_pool *owner = gm_block_lane(block)->pool;
+    if ((pool != NULL && owner != pool) ||
+        owner->generation != gm_process_generation()) {
+        return count_bad_free(pool);
+    }
+    /* Of two frees of one address only one claims the block. */
+    uint8_t used = GM_HEAP_USED;
+    if (!atomic_compare_exchange_strong(&block->state, &used, GM_HEAP_FREEING)) {
+        return count_bad_free(pool);
+    }
+    free_block(block);
+    return GM_OK;
+}
+
+gm_status
+gm_pool_record_stream(gm_block *block, gm_stream stream)
+{
+    gm_lane *lane = gm_block_lane(block);
+    gm_pool *pool = lane->pool;
+    if (pool->generation != gm_process_generation()) {
+        return GM_FORKED;
+    }
+    if (gm_process_is_exiting()) {
+        return GM_EXITING;
+    }
+    gm_device *device = pool->device;
+    uint64_t identity = device->ops->stream_identity(device, stream);
+    if (identity == atomic_load_explicit(&lane->identity, memory_order_relaxed)) {
+        return GM_OK;
+    }
+    gm_mutex_lock(&lane->lock);
+    gm_status status = gm_pending_record_locked(lane, block, stream, identity);
+    gm_mutex_unlock(&lane->lock);
+    return status;
+}
+
+void
+gm_pool_count_oom(gm_pool *pool, const gm_request *request, const gm_oom *oom)
+{
+    atomic_fetch_add(&pool->ooms, 1);
+    if (gm_pool_is_traced(pool)) {
+        gm_trace_event(pool, GM_TRACE_OOM, oom == NULL ? 0 : oom->device_free,
+                       request->size, request->stream, request->context, false);
+    }
+}
+
+void
+gm_pool_count_collection(gm_pool *pool)
+{
+    atomic_fetch_add(&pool->collections, 1);
+}
+
+/* ---- accessors ----------------------------------------------------------------------- */
+
+gm_devptr
+gm_block_address(const gm_block *block)
+{
+    return gm_block_start(block);
+}
+
+size_t
+gm_block_requested(const gm_block *block)
+{
+    return block->requested;
+}
+
+size_t
+gm_block_size(const gm_block *block)
+{
+    return block->size;
+}
+
+gm_stream
+gm_block_stream(const gm_block *block)
+{
+    return gm_block_lane(block)->stream;
+}
+
+uint64_t
+gm_block_context(const gm_block *block)
+{
+    return block->context;
+}
+
+gm_pool *
+gm_block_pool(const gm_block *block)
+{
+    return gm_block_lane(block)->pool;
+}
+
+/* ---- limits ----------------------------------------------------------------------------- */
+
+void
+gm_pool_set_limit(gm_pool *pool, size_t limit)
+{
+    gm_mutex_lock(&pool->page_pool.lock);
+    pool->page_pool.limit = limit;
+    gm_mutex_unlock(&pool->page_pool.lock);
+}
+
+size_t
+gm_pool_limit(const gm_pool *pool)
+{
+    gm_page_pool *pages = (gm_page_pool *)(uintptr_t)&pool->page_pool;
+    gm_mutex_lock(&pages->lock);
+    size_t limit = pages->limit;
+    gm_mutex_unlock(&pages->lock);
+    return limit;
+}
+
+void
+gm_pool_read_options(const gm_pool *pool, gm_pool_options *out)
+{
+    gm_page_pool *pages = (gm_page_pool *)(uintptr_t)&pool->page_pool;
+    *out = pool->options;
+    gm_mutex_lock(&pages->lock);
+    out->limit = pages->limit;
+    out->headroom = pages->headroom;
+    gm_mutex_unlock(&pages->lock);
+    out->cross_stream = (gm_cross_stream)atomic_load(&pool->cross_stream);
+    out->gc_on_pressure = atomic_load(&pool->gc_on_pressure);
+    out->oom_wait_ns = atomic_load(&pool->oom_wait_ns);
+}
+
+gm_status
+gm_pool_change_options(gm_pool *pool, const gm_pool_options *options)
+{
+    const gm_pool_options *fixed = &pool->options;
+    GM_TRY(gm_pool_options_validate(options, NULL));
+    if (options->max_split != fixed->max_split || options->steal != fixed->steal ||
+        options->decay_ns != fixed->decay_ns || options->paging != fixed->paging) {
+        return GM_INVALID;
+    }
+    gm_mutex_lock(&pool->page_pool.lock);
+    pool->page_pool.limit = options->limit;
+    pool->page_pool.headroom = options->headroom;
+    gm_mutex_unlock(&pool->page_pool.lock);
+    atomic_store(&pool->cross_stream, (uint32_t)options->cross_stream);
+    atomic_store(&pool->gc_on_pressure, options->gc_on_pressure);
+    atomic_store(&pool->oom_wait_ns, options->oom_wait_ns);
+    return GM_OK;
+}
