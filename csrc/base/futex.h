@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 /* Sleeps while *word == expected, at most timeout_ns of the monotonic clock
- * (UINT64_MAX: for ever). Returns after a wake, when the word differs, when the time is over, and
- * now and then for no reason: look again. Leaves errno alone. */
+ * (UINT64_MAX: for ever). Returns after a wake, when the word differs, when the time is
+ * over, and now and then for no reason: look again. Leaves errno alone. */
 void
 gm_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);
 

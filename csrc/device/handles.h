@@ -70,7 +70,7 @@ gm_handles_visit(gm_handles *table, void (*visit)(gm_handle_node *node, void *ar
 uint64_t
 gm_thread_number(void);
 
-/* ---- streams with a meaning of their own ------------------------------------------ */
+/* ---- streams with a meaning of their own ----------------------------------------- */
 
 /* The default stream by its other name. */
 #define GM_STREAM_LEGACY ((uint64_t)1)

@@ -139,7 +139,7 @@ typedef struct host_device {
     gm_handles streams GM_GUARDED_BY(stream_lock);
     gm_handles events GM_GUARDED_BY(stream_lock);
     host_stream default_stream GM_GUARDED_BY(stream_lock);
-    gm_list thread_streams GM_GUARDED_BY(stream_lock); /* those with something to keep */
+    gm_list thread_streams GM_GUARDED_BY(stream_lock); /* with something to keep */
     uint32_t sleepers GM_GUARDED_BY(stream_lock);      /* threads that wait for work */
     _Atomic uint32_t progress; /* futex: moves when work is done and somebody sleeps */
 } host_device;

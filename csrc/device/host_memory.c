@@ -368,7 +368,8 @@ gm_host_memory_init(host_device *host, bool aliasing)
     if (host->memfd < 0) {
         return GM_NO_HOST_MEMORY;
     }
-    if (ftruncate(host->memfd, (off_t)gm_align_down(info->total, info->page_size)) != 0) {
+    off_t size = (off_t)gm_align_down(info->total, info->page_size);
+    if (ftruncate(host->memfd, size) != 0) {
         (void)close(host->memfd);
         host->memfd = -1;
         return GM_NO_HOST_MEMORY;

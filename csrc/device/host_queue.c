@@ -1,8 +1,9 @@
 /* host_queue.c - the queues of the host device and the work in them.
  *
- * One thread at a time works a stream off (`running`): it takes the first piece that may
- * run, drops the lock for a copy, a fill or a kernel, and goes on until nothing more may
- * run. Whoever queues work while another thread is at it leaves it to that one.
+ * One thread at a time works a stream off (`running`): it takes the first piece that
+ * may run, drops the lock for a copy, a fill or a kernel, and goes on until nothing
+ * more may run. Whoever queues work while another thread is at it leaves it to that
+ * one.
  *
  * A piece that waits for a mark puts its stream on the mark's list of waiters; when the
  * mark is done those streams are looked at next, by the same thread. So work cascades
@@ -95,7 +96,8 @@ touches_memory(const host_work *work)
 static bool
 must_wait(const host_work *work)
 {
-    return work->kind == HOST_WORK_WAIT && work->of.mark != NULL && !work->of.mark->done;
+    return work->kind == HOST_WORK_WAIT && work->of.mark != NULL &&
+           !work->of.mark->done;
 }
 
 /* May the stream's first piece run as far as marks go? If not, the stream is put on the
@@ -174,7 +176,8 @@ void
 gm_host_stream_settle_locked(host_device *host, host_stream *stream)
 {
     GM_ASSERT(gm_mutex_is_held(&host->stream_lock));
-    if (stream->waiting > 0 || stream->running || stream->ready || stream->sleepers > 0) {
+    if (stream->waiting > 0 || stream->running || stream->ready ||
+        stream->sleepers > 0) {
         return;
     }
     if (stream->destroyed) {

@@ -1,10 +1,10 @@
 /* host_share.c - one capacity that several processes share by name.
  *
- * A share is a small file in shared memory: the capacity and a slot for each member with
- * the bytes it has. A member is one device of one process, known by its process id and
- * the time that process was started, since ids are used again. What a dead process had
- * is given back by whoever looks next. Nothing is summed up in the file, so a process
- * that dies at any point leaves nothing wrong in it.
+ * A share is a small file in shared memory: the capacity and a slot for each member
+ * with the bytes it has. A member is one device of one process, known by its process id
+ * and the time that process was started, since ids are used again. What a dead process
+ * had is given back by whoever looks next. Nothing is summed up in the file, so a
+ * process that dies at any point leaves nothing wrong in it.
  *
  * Joining and leaving happen under a file lock: the founder sets the file up, the last
  * to leave removes it, and whoever opened a file that was removed before it got the
@@ -209,10 +209,10 @@ open_locked(const char *path)
 static gm_status
 make_path(const char *name, char *path, size_t size)
 {
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyz"
+                                  "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
     size_t length = strlen(name);
-    if (length == 0 || length > NAME_LIMIT ||
-        strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") !=
-            length) {
+    if (length == 0 || length > NAME_LIMIT || strspn(name, allowed) != length) {
         return GM_INVALID;
     }
     (void)snprintf(path, size, "/gpumem-%lu-%s", (unsigned long)getuid(), name);

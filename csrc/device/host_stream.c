@@ -167,7 +167,8 @@ gm_host_stream_destroy(gm_device *self, gm_stream handle)
     gm_status status = GM_INVALID;
     GM_TRY(host_enter(host, GM_CALL_STREAM_DESTROY));
     gm_mutex_lock(&host->stream_lock);
-    host_stream *stream = (host_stream *)(void *)gm_handles_find(&host->streams, handle);
+    gm_handle_node *node = gm_handles_find(&host->streams, handle);
+    host_stream *stream = (host_stream *)(void *)node;
     if (stream != NULL && !stream->destroyed) {
         stream->destroyed = true;
         set_capturing_locked(host, stream, false);

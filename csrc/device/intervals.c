@@ -44,7 +44,8 @@ first_above(const gm_intervals *intervals, uint64_t address)
 }
 
 gm_status
-gm_intervals_insert(gm_intervals *intervals, uint64_t address, uint64_t size, void *data)
+gm_intervals_insert(gm_intervals *intervals, uint64_t address, uint64_t size,
+                    void *data)
 {
     if (size == 0 || address > UINT64_MAX - size) {
         return GM_INVALID;

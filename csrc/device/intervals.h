@@ -36,7 +36,8 @@ gm_intervals_reserve(gm_intervals *intervals);
 
 /* GM_INVALID when it is empty, wraps or overlaps; GM_NO_HOST_MEMORY. */
 GM_NODISCARD gm_status
-gm_intervals_insert(gm_intervals *intervals, uint64_t address, uint64_t size, void *data);
+gm_intervals_insert(gm_intervals *intervals, uint64_t address, uint64_t size,
+                    void *data);
 
 /* The interval that holds `address`, or NULL. Borrowed until the next change. */
 gm_interval *

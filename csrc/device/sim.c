@@ -37,8 +37,8 @@ sim_copy_async(gm_device *self, gm_devptr destination, gm_devptr source, size_t 
 }
 
 static gm_status
-sim_fill_async(gm_device *self, gm_devptr destination, const void *pattern, size_t width,
-               size_t count, gm_stream stream)
+sim_fill_async(gm_device *self, gm_devptr destination, const void *pattern,
+               size_t width, size_t count, gm_stream stream)
 {
     (void)destination, (void)pattern, (void)width, (void)count, (void)stream;
     GM_TRY(sim_enter(sim_of(self), GM_CALL_FILL));

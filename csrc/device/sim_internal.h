@@ -52,7 +52,7 @@ typedef struct sim_device {
     gm_handles events GM_GUARDED_BY(lock);
     gm_handles streams GM_GUARDED_BY(lock);
     sim_stream default_stream GM_GUARDED_BY(lock);
-    gm_list thread_streams GM_GUARDED_BY(lock); /* those with busy_until in the future */
+    gm_list thread_streams GM_GUARDED_BY(lock); /* with busy_until in the future */
 } sim_device;
 
 static inline sim_device *

@@ -44,14 +44,15 @@ check_equal_unsigned(const char *file, int line, const char *text, uintmax_t lef
                      uintmax_t right)
 {
     if (left != right) {
-        fprintf(stderr, "%s:%d: left %ju (0x%jx), right %ju (0x%jx)\n", file, line, left,
-                left, right, right);
+        fprintf(stderr, "%s:%d: left %ju (0x%jx), right %ju (0x%jx)\n", file, line,
+                left, left, right, right);
         check_fail(file, line, text);
     }
 }
 
 static inline void
-check_status(const char *file, int line, const char *text, gm_status got, gm_status want)
+check_status(const char *file, int line, const char *text, gm_status got,
+             gm_status want)
 {
     if (got != want) {
         fprintf(stderr, "%s:%d: got '%s', want '%s'\n", file, line, gm_status_name(got),
