@@ -192,7 +192,7 @@ class Pool:
     def free(self, ptr: int, stream: int | Stream | None = None) -> None: ...
     # ValueError for an address that is no live block of this pool.
     def owns(self, ptr: int) -> bool: ...
-    def iteration(self) -> Any: ...  # context manager; counts and marks a period
+    def iteration(self) -> Iteration: ...  # counts and marks a period
     def scope(self, name: str | None = None, *, trim: Any = "auto") -> Scope: ...
     def trim(
         self,
@@ -226,6 +226,26 @@ class Pool:
     # BufferError while a buffer of this pool is exported (NumPy view, DLPack).
     def live_buffers(self) -> list[Buffer]: ...  # objects, newest last
     def __enter__(self) -> Pool: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+@final
+class Iteration:
+    """One period of a program, marked by ``with pool.iteration() as period:``."""
+
+    @property
+    def number(self) -> int: ...  # 1 for the pool's first; 0 before entry
+    @property
+    def allocations(self) -> int | None: ...  # blocks handed out; None before its end
+    @property
+    def memory_calls(
+        self,
+    ) -> int | None: ...  # asked of the device; None before its end
+    def __enter__(self) -> Iteration: ...
     def __exit__(
         self,
         kind: type[BaseException] | None,

@@ -84,6 +84,7 @@ class CleanReport:
 
     @property
     def referenced(self) -> int:
+        """Bytes still in live blocks."""
         return self.used_after
 
     def to_dict(self) -> dict[str, Any]:

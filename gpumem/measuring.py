@@ -54,20 +54,9 @@ def measure(
 class Measurement:
     """The result of :func:`measure`; current inside the block, final after it.
 
-    Attributes
-    ----------
-    delta
-        Change of the bytes in live blocks, signed: freeing what was there before makes
-        it negative.
-    peak
-        Highest such change at any time, 0 or more.
-    reserved
-        Change of the bytes held from the device, signed.
-    reserved_peak
-        Highest such change, 0 or more.
-    others
-        Change of what this interpreter's pools do not hold of the device: other
-        programs and libraries. Signed; never part of the other figures.
+    All figures are bytes. Those that are signed are negative when there is less than
+    before: freeing what was there at the beginning makes ``delta`` negative.
+    ``others`` is never part of the other figures.
     """
 
     __slots__ = ("_before", "_final", "_subject", "_used_before", "_window")
@@ -104,22 +93,27 @@ class Measurement:
 
     @property
     def delta(self) -> int:
+        """Change of the bytes in live blocks, signed."""
         return self.to_dict()["delta"]
 
     @property
     def peak(self) -> int:
+        """Highest such change at any time."""
         return self.to_dict()["peak"]
 
     @property
     def reserved(self) -> int:
+        """Change of the bytes held from the device, signed."""
         return self.to_dict()["reserved"]
 
     @property
     def reserved_peak(self) -> int:
+        """Highest such change at any time."""
         return self.to_dict()["reserved_peak"]
 
     @property
     def others(self) -> int:
+        """Change of what the device has in use and no pool here holds, signed."""
         return self.to_dict()["others"]
 
     def to_dict(self) -> dict[str, int]:

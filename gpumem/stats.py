@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from . import device_names, measuring, peaks, pools
+from . import _core, device_names, measuring, peaks, pools
 from ._core import Device, Pool
 from .rendering import html_table
 from .sizes import format_count, format_size
@@ -89,7 +89,7 @@ _SINGLE: Final = {
     "outside": ("current", "bytes of the device in use that no pool here holds"),
     "pinned_bytes": ("current", "page-locked host memory in live arrays"),
     "pinned_reserved_bytes": ("current", "page-locked host memory held"),
-    "pinned_reserved_peak": ("peak", "page-locked host memory held, highest so far"),
+    "pinned_reserved_peak": ("peak", "the same, highest since the device was opened"),
 }
 
 
@@ -107,9 +107,11 @@ def _table() -> Iterator[tuple[str, tuple[str, str]]]:
 STATISTICS: Final[dict[str, tuple[str, str]]] = dict(_table())
 """Key to (kind, what it is); kind is current, peak, cumulative or setting."""
 
-_ABSENT: Final = frozenset(
-    k for k, (_kind, about) in STATISTICS.items() if about is _OVERSIZE
-)
+_PINNED: Final = {
+    "pinned_bytes": "used",
+    "pinned_reserved_bytes": "reserved",
+    "pinned_reserved_peak": "reserved_peak",
+}
 _SETTINGS: Final = ("max_split_size", "limit", "headroom")
 
 
@@ -231,6 +233,9 @@ def _add(total: dict[str, int], pool: Pool) -> None:
 
 def _add_device(total: dict[str, int], device: Device) -> None:
     total["outside"] += measuring.outside(device)
+    pinned = _core.pinned_stats(device)
+    for key, name in _PINNED.items():
+        total[key] += pinned[name]
 
 
 def _settings(pool: Pool) -> dict[str, int]:

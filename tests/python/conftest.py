@@ -13,6 +13,12 @@ from gpumem import _core, testing
 os.environ.pop("GPUMEM_CONF", None)
 
 
+def pytest_collection_finish(session):
+    """Objects from before the first test need not be searched for garbage."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield

@@ -161,6 +161,7 @@ def test_clean_reports_what_the_device_says(device):
     gpumem.empty(4 * MIB).free()
     device.occupy(10 * MIB)
     report = gpumem.clean()
+    assert isinstance(report, gpumem.CleanReport)
     assert report.released == report.trimmed == 4 * MIB
     assert "4.00 MiB released" in repr(report)
     assert report.to_dict()["names"] == []

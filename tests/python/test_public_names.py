@@ -78,3 +78,43 @@ def test_members_of_core_types_and_their_stub_agree(node):
     have = {n for n in vars(kind) if not n.startswith("_")}
     assert have == {n for n in typed if not n.startswith("_")}
     assert {n for n in typed if n.startswith("__")} <= set(dir(kind)) | {"__buffer__"}
+
+
+def test_errors_are_one_family():
+    assert issubclass(gpumem.GpumemError, RuntimeError)
+    assert issubclass(gpumem.OutOfMemoryError, gpumem.GpumemError)
+    assert issubclass(gpumem.OutOfMemoryError, MemoryError)
+    assert issubclass(gpumem.CudaError, gpumem.GpumemError)
+    assert issubclass(gpumem.ReleasedError, gpumem.GpumemError)
+    assert issubclass(gpumem.GpumemWarning, UserWarning)
+    error = gpumem.CudaError("text")
+    assert (error.code, error.name, error.call) == (0, "", "")
+
+
+def test_objects_are_of_the_public_types(pool):
+    assert type(pool) is gpumem.Pool
+    assert type(pool.device) is gpumem.Device
+    assert type(pool.empty(1)) is gpumem.Buffer
+    assert type(gpumem.pinned_empty(1)) is gpumem.PinnedArray
+    with gpumem.Stream(pool.device) as stream:
+        assert type(stream.record()) is gpumem.Event
+    pin = gpumem.pin(bytearray(4096))
+    assert type(pin) is gpumem.Pin
+    pin.close()
+
+
+def test_scope_is_the_type_and_current_scope_the_innermost():
+    assert gpumem.scope is gpumem.Scope
+    assert gpumem.current_scope() is None
+    with gpumem.scope("outer"), gpumem.scope("inner") as inner:
+        assert gpumem.current_scope() is inner
+
+
+def test_version_is_that_of_the_distribution():
+    from importlib import metadata
+
+    try:
+        version = metadata.version("gpumem-alloc")
+    except metadata.PackageNotFoundError:
+        pytest.skip("not installed")
+    assert gpumem.__version__ == version

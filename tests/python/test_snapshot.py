@@ -67,6 +67,7 @@ def test_memory_snapshot_shows_pending_blocks():
         states = [b["state"] for s in pool.snapshot()["segments"] for b in s["blocks"]]
         assert "active_pending_free" in states
         side.release()
+        gpumem.Stream(device, 0).release()
 
 
 def test_device_traces_have_the_events_in_order(busy):
