@@ -59,10 +59,26 @@ destroy_events(gm_lane *lane)
     }
 }
 
+/* Chunks whose memory could not be given back (work on it is unfinished, or its device
+ * failed): their addresses are nobody's any more, so that a device may use them anew
+ * once it has taken the memory itself. */
+static void
+forget_chunks(gm_arena *arena)
+{
+    GM_LIST_FOREACH_SAFE(link, following, &arena->chunks) {
+        gm_chunk *chunk = GM_CONTAINER_OF(link, gm_chunk, link);
+        gm_list_remove(link);
+        gm_address_map_clear(chunk->base, chunk->size);
+        gm_chunk_retire(chunk);
+    }
+}
+
 void
 gm_lane_destroy(gm_lane *lane)
 {
     destroy_events(lane);
+    forget_chunks(&lane->arenas[GM_SMALL]);
+    forget_chunks(&lane->arenas[GM_LARGE]);
     gm_arena_destroy(&lane->arenas[GM_SMALL]);
     gm_arena_destroy(&lane->arenas[GM_LARGE]);
     gm_slab_destroy(&lane->nodes);
