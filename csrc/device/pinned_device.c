@@ -307,6 +307,12 @@ static const gm_device_ops PINNED_OPS = {
     .close = pinned_close,
 };
 
+gm_device *
+gm_pinned_device_inner(gm_device *device)
+{
+    return device->ops == &PINNED_OPS ? inner_of(device) : device;
+}
+
 gm_status
 gm_pinned_device_create(gm_device *inner, gm_device **out)
 {

@@ -27,4 +27,8 @@
 GM_NODISCARD gm_status
 gm_pinned_device_create(gm_device *inner, gm_device **out);
 
+/* The device whose pinned memory this is; borrowed. `device` itself when it is none. */
+gm_device *
+gm_pinned_device_inner(gm_device *device);
+
 #endif

@@ -246,7 +246,7 @@ buffer_export_end(core_state *state, BufferObject *self)
         return;
     }
     root->pool->exports--;
-    if (root->release_when_idle) {
+    if (root->release_when_idle && !root->interface_read) {
         buffer_release_now(state, root, root->scope_name);
     }
 }

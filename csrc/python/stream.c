@@ -10,6 +10,7 @@
 
 #include "device/fault.h"
 #include "device/host.h"
+#include "device/pinned_device.h"
 
 /* ---- Stream: life ------------------------------------------------------------------------ */
 
@@ -18,12 +19,13 @@ typedef struct retired_stream {
     gm_stream handle;
 } retired_stream;
 
-/* A gm_pools_visit visitor. */
+/* A gm_pools_visit visitor; pools of the device's pinned memory are among them. */
 static void
 retire_in_pool(gm_pool *pool, void *argument)
 {
     const retired_stream *retired = argument;
-    if (same_device(gm_pool_device(pool), retired->device)) {
+    gm_device *device = gm_pinned_device_inner(gm_pool_device(pool));
+    if (same_device(device, retired->device)) {
         gm_pool_stream_retired(pool, retired->handle);
     }
 }
