@@ -258,7 +258,7 @@ def _drop_results(shell: Any) -> Iterator[str]:
             delattr(builtins, name)
             yield f"builtins.{name}"
     for owner, name in ((shell, "last_execution_result"), (display, "exec_result")):
-        outcome = getattr(owner, name, None)
+        outcome: Any = getattr(owner, name, None)
         if _holds_buffer(getattr(outcome, "result", None)):
             outcome.result = None
             yield f"{name}.result"
