@@ -1,3 +1,4 @@
+/* pinned_device.c - see pinned_device.h. */
 #include "device/pinned_device.h"
 
 #include <stdio.h>

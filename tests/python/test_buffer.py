@@ -138,7 +138,7 @@ def test_zero_sizes_ask_nothing_of_the_device():
 
 @pytest.mark.parametrize("size", [-1, (-1,), (2, -3), 2**64, 2**61, (2**40, 2**40)])
 def test_sizes_out_of_range_are_value_errors(pool, size):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="shape"):
         pool.empty(size)
 
 
@@ -348,7 +348,7 @@ def test_record_stream_needs_a_stream(pool):
         buf.record_stream(None)
     with pytest.raises(TypeError):
         buf.record_stream("0")
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="stream"):
         buf.record_stream(-1)
     buf.record_stream(buf.stream)
 

@@ -346,7 +346,9 @@ def test_arguments_are_checked(pool, method):
 
 def test_cuda_memory_needs_a_copy_first(pool):
     class Tensor:
-        __cuda_array_interface__ = {"shape": (2,), "typestr": "|u1", "data": (1, False)}
+        @property
+        def __cuda_array_interface__(self):
+            return {"shape": (2,), "typestr": "|u1", "data": (1, False)}
 
     with pytest.raises(TypeError, match="copy them to the host"):
         pool.empty(2).copy_from(Tensor())

@@ -123,7 +123,7 @@ def test_reshape_keeps_the_elements(cube, shape):
 
 @pytest.mark.parametrize("shape", [(5, 5), (-1, 5), (-1, -1), (-2,), (0, -1), (25,)])
 def test_reshape_that_does_not_fit(cube, shape):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"shape|sizes"):
         cube[0].reshape(shape)
 
 

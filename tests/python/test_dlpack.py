@@ -11,7 +11,7 @@ from gpumem import testing
 
 np = pytest.importorskip("numpy")
 
-# ---- a consumer and a producer in ctypes -----------------------------------------------
+# ---- a consumer and a producer in ctypes ---------------------------------------------
 
 
 class Tensor(ctypes.Structure):
@@ -73,7 +73,7 @@ def live(pool):
     return pool.stats()["allocated_bytes.all.current"]
 
 
-# ---- export ------------------------------------------------------------------------------
+# ---- export --------------------------------------------------------------------------
 
 
 def test_numpy_shares_the_memory(pool):
@@ -162,7 +162,7 @@ def test_a_capsule_is_consumed_once(pool):
 
     once = Once(pool.empty(8).__dlpack__(max_version=(1, 0)))
     array = np.from_dlpack(once)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="once"):
         np.from_dlpack(once)
     assert len(array) == 8
 
@@ -310,7 +310,7 @@ array = numpy.from_dlpack(pool.empty(8))
     assert "Error" not in result.stderr
 
 
-# ---- tensors as sources --------------------------------------------------------------------
+# ---- tensors as sources --------------------------------------------------------------
 
 
 class Producer:
@@ -347,7 +347,7 @@ def test_the_tensor_is_let_go(pool):
     array = np.arange(6, dtype="int32")
     producer = Producer(array)
     buf = pool.empty(6, "int32").copy_from(producer)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="shape"):
         pool.empty(5, "int32").copy_from(producer)
     del producer
     gc.collect()

@@ -19,7 +19,7 @@ def pinned_now(device):
     return device.counters()["pinned_now"]
 
 
-# ---- PinnedArray ----------------------------------------------------------------------
+# ---- PinnedArray ---------------------------------------------------------------------
 
 
 def test_attributes(device):
@@ -224,7 +224,7 @@ def test_bad_shapes(device, shape):
         _core.pinned_empty(device, shape, "uint8")
 
 
-# ---- Pin ---------------------------------------------------------------------------------
+# ---- Pin -----------------------------------------------------------------------------
 
 
 def test_pin_02_twice_in_sequence_and_nested(device):
