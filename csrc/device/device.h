@@ -139,8 +139,9 @@ typedef struct gm_device_counters {
     uint64_t memory_now;           /* bytes of segments and pages created now */
     uint64_t memory_peak;          /* their high-water mark */
     uint64_t pinned_now;           /* bytes of pinned host memory, created or registered */
-    uint64_t mapped_now;           /* bytes mapped now */
-    uint64_t address_now;          /* bytes of addresses reserved now */
+    uint64_t mapped_now;           /* bytes that `map` mapped and are mapped now */
+    uint64_t address_now;          /* bytes that `address_reserve` reserved; segments
+                                      are in neither */
 } gm_device_counters;
 
 /* Elementwise work for `launch`. The host function does the whole job on one

@@ -2,7 +2,8 @@
  *
  * For tests: "the 3rd map fails once", "from the 5th page_create on all fail". The
  * wrapped call is not made when a fault strikes; the out-parameters stay untouched.
- * Calls of every kind are counted from gm_fault_arm on.
+ * Calls of every kind are counted from gm_fault_arm on. counters() are those of the
+ * inner device, so a call that was made to fail is not among them.
  *
  * Ownership: gm_fault_create takes its own reference on the inner device. The helper
  * functions of host.h work on the inner device (gm_fault_inner).
@@ -23,7 +24,7 @@ typedef struct gm_fault_plan {
 GM_NODISCARD gm_status
 gm_fault_create(gm_device *inner, gm_device **out);
 
-/* The wrapped device; borrowed. `device` itself when it is no fault device. */
+/* The innermost wrapped device; borrowed. `device` itself when it is no fault device. */
 gm_device *
 gm_fault_inner(gm_device *device);
 

@@ -5,6 +5,9 @@
  * by the replay for each event of the trace) have passed since it was recorded, so
  * that a GPU running behind the program is part of a measurement.
  *
+ * Handles are those of the host device (host.h). Its addresses lie in one space of 47
+ * bits; those given back are used again, lowest first.
+ *
  * Reading or writing its memory is impossible: copies, fills and launches answer
  * GM_UNSUPPORTED.
  */
@@ -34,7 +37,8 @@ void
 gm_sim_set_lag(gm_device *device, uint64_t lag);
 
 /* How often somebody waited on the host for an event or a stream that was not done.
- * The wait itself ends at once: the sim's time jumps to the event. */
+ * The wait itself ends at once: the sim's time jumps to the event, or by the time limit
+ * (1 tick = 1 us) if that is less; GM_NOT_READY then. A limit of 0 is no wait. */
 uint64_t
 gm_sim_host_waits(gm_device *device);
 

@@ -17,7 +17,8 @@
 static gm_device *
 open_plain(bool delayed)
 {
-    gm_host_options options = {.capacity = 64 * MIB, .paging = true, .delayed = delayed};
+    gm_host_options options = {
+        .capacity = 64 * MIB, .paging = true, .delayed = delayed};
     return open_host(&options);
 }
 

@@ -1,0 +1,570 @@
+/* test_device_host.c - the host device's memory: what it costs, how it maps, what it
+ * reports, and the capacity that processes share. Its streams: test_device_streams.c.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "device_kinds.h"
+
+#define PAGE (2 * MIB)
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
+static gm_device *
+open_sized(size_t capacity, size_t page_size)
+{
+    gm_host_options options = {
+        .capacity = capacity, .page_size = page_size, .paging = true};
+    return open_host(&options);
+}
+
+/* Bytes of this process in RAM. */
+static size_t
+resident(void)
+{
+    size_t size, pages;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file != NULL);
+    CHECK_EQ(fscanf(file, "%zu %zu", &size, &pages), 2);
+    fclose(file);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* The kernel's mappings that touch [start, start + size). */
+static size_t
+mappings_in(gm_devptr start, size_t size)
+{
+    size_t count = 0;
+    char line[512];
+    FILE *file = fopen("/proc/self/maps", "r");
+    CHECK(file != NULL);
+    while (fgets(line, sizeof(line), file) != NULL) {
+        uint64_t low, high;
+        if (sscanf(line, "%" SCNx64 "-%" SCNx64, &low, &high) == 2 &&
+            low < start + size && high > start) {
+            count++;
+        }
+    }
+    fclose(file);
+    return count;
+}
+
+/* Bytes that the memfds of this process take. */
+static size_t
+memfd_bytes(void)
+{
+    size_t bytes = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    CHECK(folder != NULL);
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        char target[256] = {0};
+        struct stat status;
+        if (readlinkat(dirfd(folder), entry->d_name, target, sizeof(target) - 1) > 0 &&
+            strncmp(target, "/memfd:host:", 12) == 0) {
+            CHECK_EQ(fstat(atoi(entry->d_name), &status), 0);
+            CHECK((fcntl(atoi(entry->d_name), F_GETFD) & FD_CLOEXEC) != 0);
+            bytes += (size_t)status.st_blocks * 512;
+        }
+    }
+    closedir(folder);
+    return bytes;
+}
+
+static void
+map_page(gm_device *device, gm_devptr address)
+{
+    gm_page page;
+    CHECK_OK(device->ops->page_create(device, &page));
+    CHECK_OK(device->ops->map(device, address, page));
+    CHECK_OK(device->ops->grant(device, address, device->info.page_size));
+}
+
+/* ---- options ---- */
+
+static void
+test_bad_options_are_refused(void)
+{
+    static const gm_host_options bad[] = {
+        {.capacity = 0},
+        {.capacity = SIZE_MAX},
+        {.capacity = MIB, .index = -1},
+        {.capacity = MIB, .page_size = 2048},
+        {.capacity = MIB, .page_size = 12288},
+        {.capacity = MIB, .shared_name = ""},
+        {.capacity = MIB, .shared_name = "a/b"},
+        {.capacity = MIB, .shared_name = "dots.are.out"},
+        {.capacity = MIB,
+         .shared_name = "a-name-of-more-than-sixty-four-characters-is-longer-than-any-"
+                        "person-types"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        gm_device *device = NULL;
+        CHECK_STATUS(gm_host_create(&bad[i], &device), GM_INVALID);
+        CHECK(device == NULL);
+    }
+}
+
+/* ---- cost and mapping ---- */
+
+static void
+test_untouched_memory_costs_nothing(void)
+{
+    const size_t capacity = (size_t)80 << 30;
+    gm_devptr range;
+    size_t before = resident();
+    gm_device *device = open_sized(capacity, 0);
+    CHECK_EQ(free_of(device), capacity);
+    CHECK_OK(device->ops->address_reserve(device, capacity, &range));
+    for (size_t i = 0; i < capacity / PAGE; i++) {
+        map_page(device, range + i * PAGE);
+    }
+    CHECK_EQ(free_of(device), 0);
+    CHECK_EQ(counters_of(device).mapped_now, capacity);
+    if (!SANITIZED) {
+        CHECK(resident() - before < 20 * MIB);
+    }
+    /* Neighbours became one mapping. */
+    CHECK_EQ(mappings_in(range, capacity), 1);
+    char *memory = gm_device_host_pointer(range);
+    memory[capacity - 1] = 3;
+    CHECK_EQ(memory[capacity - 1], 3);
+    gm_device_release(device);
+    CHECK_EQ(memfd_bytes(), 0);
+}
+
+static void
+test_destroyed_pages_give_memory_back(void)
+{
+    enum { PAGES = 8 };
+    gm_device *device = open_sized(64 * MIB, 0);
+    gm_page pages[PAGES];
+    gm_devptr range;
+    CHECK_OK(device->ops->address_reserve(device, PAGES * PAGE, &range));
+    for (size_t i = 0; i < PAGES; i++) {
+        CHECK_OK(device->ops->page_create(device, &pages[i]));
+        CHECK_OK(device->ops->map(device, range + i * PAGE, pages[i]));
+    }
+    CHECK_OK(device->ops->grant(device, range, PAGES * PAGE));
+    CHECK_EQ(mappings_in(range, PAGES * PAGE), 1);
+    memset(gm_device_host_pointer(range), 1, PAGES * PAGE);
+    CHECK_EQ(memfd_bytes(), PAGES * PAGE);
+    CHECK_OK(device->ops->unmap(device, range, 2 * PAGE));
+    CHECK_EQ(memfd_bytes(), PAGES * PAGE);
+    CHECK_OK(device->ops->page_destroy(device, pages[0]));
+    CHECK_OK(device->ops->page_destroy(device, pages[1]));
+    CHECK_EQ(memfd_bytes(), (PAGES - 2) * PAGE);
+    /* The lowest page comes first again, and its memory is fresh. */
+    map_page(device, range);
+    CHECK_EQ(((char *)gm_device_host_pointer(range))[7], 0);
+    CHECK_EQ(((char *)gm_device_host_pointer(range))[2 * PAGE], 1);
+    gm_device_release(device);
+    CHECK_EQ(memfd_bytes(), 0);
+}
+
+static void
+test_large_pages_are_aligned(void)
+{
+    gm_device *device = open_sized(256 * MIB, 32 * MIB);
+    gm_devptr range;
+    CHECK_STATUS(device->ops->address_reserve(device, 2 * MIB, &range), GM_INVALID);
+    CHECK_OK(device->ops->address_reserve(device, 64 * MIB, &range));
+    CHECK_EQ(range % (32 * MIB), 0);
+    map_page(device, range + 32 * MIB);
+    ((char *)gm_device_host_pointer(range))[64 * MIB - 1] = 1;
+    gm_device_release(device);
+}
+
+/* Runs `body` in a child; the signal that ended it, or minus its exit status. */
+static int
+end_of_child(void (*body)(gm_device *device), gm_device *device)
+{
+    int status;
+    fflush(stdout);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        const struct rlimit no_core = {0, 0};
+        (void)setrlimit(RLIMIT_CORE, &no_core);
+        signal(SIGSEGV, SIG_DFL);
+        body(device);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : -WEXITSTATUS(status);
+}
+
+static void
+touch_without_grant(gm_device *parent)
+{
+    gm_device *device = open_sized(64 * MIB, 0);
+    gm_devptr range;
+    gm_page page;
+    (void)parent;
+    CHECK_OK(device->ops->address_reserve(device, PAGE, &range));
+    CHECK_OK(device->ops->page_create(device, &page));
+    CHECK_OK(device->ops->map(device, range, page));
+    *(volatile char *)gm_device_host_pointer(range) = 1;
+}
+
+static void
+touch_after_unmap(gm_device *parent)
+{
+    gm_device *device = open_sized(64 * MIB, 0);
+    gm_devptr range;
+    (void)parent;
+    CHECK_OK(device->ops->address_reserve(device, PAGE, &range));
+    map_page(device, range);
+    *(volatile char *)gm_device_host_pointer(range) = 1;
+    CHECK_OK(device->ops->unmap(device, range, PAGE));
+    *(volatile char *)gm_device_host_pointer(range) = 1;
+}
+
+static void
+test_missing_access_faults(void)
+{
+    CHECK_EQ_SIGNED(end_of_child(touch_without_grant, NULL), SIGSEGV);
+    CHECK_EQ_SIGNED(end_of_child(touch_after_unmap, NULL), SIGSEGV);
+}
+
+static void
+test_mapping_limit_is_reported(void)
+{
+    enum { SLOTS = 200000 };
+    gm_device *device = open_sized((size_t)1 << 30, 4096);
+    const gm_device_ops *ops = device->ops;
+    gm_status status = GM_OK;
+    gm_devptr range;
+    gm_page page;
+    size_t mapped = 0;
+    CHECK_OK(ops->address_reserve(device, (size_t)1 << 30, &range));
+    /* Every second slot: no two mappings can become one. */
+    while (status == GM_OK && mapped < SLOTS / 2) {
+        CHECK_OK(ops->page_create(device, &page));
+        status = ops->map(device, range + mapped * 8192, page);
+        mapped += status == GM_OK;
+    }
+    CHECK_STATUS(status, GM_NO_MAPPING);
+    CHECK_EQ(counters_of(device).mapped_now, mapped * 4096);
+    CHECK_OK(ops->page_destroy(device, page));
+    CHECK_OK(ops->unmap(device, range, 4096));
+    CHECK_OK(ops->unmap(device, range + 8192, 4096));
+    CHECK_OK(ops->page_create(device, &page));
+    CHECK_OK(ops->map(device, range, page));
+    gm_device_release(device);
+}
+
+/* ---- capacity ---- */
+
+static void
+test_others_take_capacity(void)
+{
+    gm_device *device = open_sized(64 * MIB, 0);
+    gm_devptr segment, more;
+    CHECK_OK(gm_host_occupy(device, 60 * MIB));
+    CHECK_EQ(free_of(device), 4 * MIB);
+    CHECK_OK(device->ops->segment_create(device, 3 * MIB, &segment));
+    CHECK_STATUS(device->ops->segment_create(device, 2 * MIB, &more), GM_OUT_OF_MEMORY);
+    CHECK_STATUS(gm_host_occupy(device, 62 * MIB), GM_OUT_OF_MEMORY);
+    CHECK_STATUS(gm_host_occupy(device, SIZE_MAX), GM_OUT_OF_MEMORY);
+    CHECK_OK(gm_host_occupy(device, 61 * MIB));
+    CHECK_EQ(free_of(device), 0);
+    CHECK_EQ(counters_of(device).memory_now, 3 * MIB);
+    CHECK_OK(gm_host_occupy(device, 0));
+    CHECK_EQ(free_of(device), 61 * MIB);
+    gm_host_set_reported_free(device, 5);
+    CHECK_EQ(free_of(device), 5);
+    CHECK_OK(device->ops->segment_create(device, 2 * MIB, &more));
+    gm_host_set_reported_free(device, SIZE_MAX);
+    CHECK_EQ(free_of(device), 59 * MIB);
+    gm_device_release(device);
+}
+
+static void
+test_manual_clock_moves_by_hand(void)
+{
+    gm_host_options options = {.capacity = MIB, .manual_clock = true};
+    gm_device *device = open_host(&options);
+    uint64_t start = device->ops->clock_ns(device);
+    usleep(1000);
+    CHECK_EQ(device->ops->clock_ns(device), start);
+    gm_host_advance(device, 1500);
+    CHECK_EQ(device->ops->clock_ns(device), start + 1500);
+    gm_device_release(device);
+}
+
+/* ---- capacity shared between processes ---- */
+
+static char share_name[48];
+
+static gm_device *
+open_share(size_t capacity)
+{
+    gm_host_options options = {
+        .capacity = capacity, .paging = true, .shared_name = share_name};
+    return open_host(&options);
+}
+
+static bool
+share_file_exists(void)
+{
+    char path[128];
+    snprintf(path, sizeof(path), "/dev/shm/gpumem-%lu-%s", (unsigned long)getuid(),
+             share_name);
+    return access(path, F_OK) == 0;
+}
+
+/* A child takes its part, says so, and waits to be ended. */
+static pid_t
+start_member(int taken[2], int leave[2], size_t bytes)
+{
+    CHECK_EQ(pipe(taken), 0);
+    CHECK_EQ(pipe(leave), 0);
+    fflush(stdout);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        char byte = 0;
+        gm_devptr segment;
+        close(leave[1]);
+        gm_device *device = open_share(64 * MIB);
+        CHECK_OK(device->ops->segment_create(device, bytes, &segment));
+        CHECK_EQ(write(taken[1], &byte, 1), 1);
+        (void)!read(leave[0], &byte, 1);
+        gm_device_release(device);
+        _exit(0);
+    }
+    char byte;
+    CHECK_EQ(read(taken[0], &byte, 1), 1);
+    return child;
+}
+
+static void
+close_pipes(int taken[2], int leave[2])
+{
+    for (int i = 0; i < 2; i++) {
+        close(taken[i]);
+        close(leave[i]);
+    }
+}
+
+static void
+test_processes_share_capacity(void)
+{
+    int taken[2], leave[2], status;
+    gm_devptr segment;
+    gm_device *device = open_share(64 * MIB);
+    CHECK(share_file_exists());
+    pid_t child = start_member(taken, leave, 40 * MIB);
+    CHECK_EQ(free_of(device), 24 * MIB);
+    CHECK_EQ(counters_of(device).memory_now, 0);
+    CHECK_STATUS(device->ops->segment_create(device, 25 * MIB, &segment),
+                 GM_OUT_OF_MEMORY);
+    CHECK_STATUS(gm_host_occupy(device, 25 * MIB), GM_OUT_OF_MEMORY);
+    CHECK_OK(device->ops->segment_create(device, 24 * MIB, &segment));
+    CHECK_EQ(free_of(device), 0);
+    /* It leaves in good order. */
+    CHECK_EQ(write(leave[1], "", 1), 1);
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK_EQ(free_of(device), 40 * MIB);
+    CHECK(share_file_exists());
+    gm_device_release(device);
+    CHECK(!share_file_exists());
+    close_pipes(taken, leave);
+}
+
+static void
+test_dead_process_gives_back(void)
+{
+    int taken[2], leave[2], status;
+    gm_page page;
+    gm_device *device = open_share(64 * MIB);
+    pid_t child = start_member(taken, leave, 64 * MIB);
+    CHECK_STATUS(device->ops->page_create(device, &page), GM_OUT_OF_MEMORY);
+    kill(child, SIGKILL);
+    /* A zombie is dead, too: it is not waited for yet. */
+    siginfo_t info;
+    CHECK_EQ(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
+    CHECK_OK(device->ops->page_create(device, &page));
+    CHECK_EQ(free_of(device), 62 * MIB);
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK_EQ(free_of(device), 62 * MIB);
+    gm_device_release(device);
+    CHECK(!share_file_exists());
+    close_pipes(taken, leave);
+}
+
+static void
+test_devices_of_one_process_share(void)
+{
+    gm_device *first = open_share(64 * MIB);
+    gm_device *second = open_share(64 * MIB);
+    gm_device *third = NULL;
+    gm_host_options other = {.capacity = 32 * MIB, .shared_name = share_name};
+    gm_devptr segment;
+    CHECK_STATUS(gm_host_create(&other, &third), GM_INVALID);
+    CHECK_OK(first->ops->segment_create(first, 10 * MIB, &segment));
+    CHECK_OK(gm_host_occupy(second, 4 * MIB));
+    CHECK_EQ(free_of(first), 50 * MIB);
+    CHECK_EQ(free_of(second), 50 * MIB);
+    gm_device_release(first);
+    CHECK_EQ(free_of(second), 60 * MIB);
+    gm_device_release(second);
+    CHECK(!share_file_exists());
+    /* Nobody is left: the next may found it anew with another capacity. */
+    gm_device *founded = open_host(&other);
+    CHECK_EQ(free_of(founded), 32 * MIB);
+    gm_device_release(founded);
+}
+
+/* A file that a killed process left is taken over, whatever its capacity was. */
+static void
+test_stale_share_is_taken_over(void)
+{
+    int taken[2], leave[2], status;
+    pid_t child = start_member(taken, leave, MIB);
+    kill(child, SIGKILL);
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(share_file_exists());
+    gm_device *device = open_share(128 * MIB);
+    CHECK_EQ(free_of(device), 128 * MIB);
+    gm_device_release(device);
+    CHECK(!share_file_exists());
+    close_pipes(taken, leave);
+}
+
+/* The child ends by exit() without closing its device. */
+static void
+test_exit_leaves_the_share(void)
+{
+    int status;
+    fflush(stdout);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        static gm_device *device; /* static: not a leak */
+        gm_devptr segment;
+        device = open_share(64 * MIB);
+        CHECK_OK(device->ops->segment_create(device, MIB, &segment));
+        CHECK(share_file_exists());
+        exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(!share_file_exists());
+}
+
+static void
+join_and_leave(gm_device *parent)
+{
+    (void)parent;
+    for (int i = 0; i < 200; i++) {
+        gm_device *device = open_share(64 * MIB);
+        gm_devptr segment;
+        CHECK_OK(device->ops->segment_create(device, MIB, &segment));
+        CHECK(free_of(device) >= 60 * MIB);
+        gm_device_release(device);
+    }
+}
+
+static void
+test_joining_and_leaving_race(void)
+{
+    pid_t children[3];
+    fflush(stdout);
+    for (int i = 0; i < 3; i++) {
+        children[i] = fork();
+        CHECK(children[i] >= 0);
+        if (children[i] == 0) {
+            join_and_leave(NULL);
+            _exit(0);
+        }
+    }
+    for (int i = 0; i < 3; i++) {
+        int status;
+        CHECK(waitpid(children[i], &status, 0) == children[i]);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    CHECK(!share_file_exists());
+}
+
+/* ---- threads ---- */
+
+static void *
+churn_pages(void *argument)
+{
+    gm_device *device = argument;
+    const gm_device_ops *ops = device->ops;
+    gm_devptr range, segment;
+    gm_page page;
+    CHECK_OK(ops->address_reserve(device, PAGE, &range));
+    for (int i = 0; i < 300; i++) {
+        CHECK_OK(ops->page_create(device, &page));
+        CHECK_OK(ops->map(device, range, page));
+        CHECK_OK(ops->grant(device, range, PAGE));
+        *(volatile char *)gm_device_host_pointer(range) = (char)i;
+        CHECK_OK(ops->unmap(device, range, PAGE));
+        CHECK_OK(ops->page_destroy(device, page));
+        CHECK_OK(ops->segment_create(device, 4096, &segment));
+        CHECK_OK(ops->segment_destroy(device, segment, 4096));
+        (void)free_of(device);
+    }
+    CHECK_OK(ops->address_release(device, range, PAGE));
+    return NULL;
+}
+
+static void
+test_threads_share_the_memory(void)
+{
+    gm_device *device = open_sized(64 * MIB, 0);
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) {
+        CHECK_EQ(pthread_create(&threads[i], NULL, churn_pages, device), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        CHECK_EQ(pthread_join(threads[i], NULL), 0);
+    }
+    gm_device_counters counters = counters_of(device);
+    CHECK_EQ(counters.memory_now + counters.mapped_now + counters.address_now, 0);
+    CHECK_EQ(counters.calls[GM_CALL_PAGE_CREATE], 1200);
+    CHECK_EQ(counters.calls[GM_CALL_UNMAP], 1200);
+    gm_device_release(device);
+}
+
+static const gm_test all_tests[] = {
+    {"bad_options_are_refused", test_bad_options_are_refused},
+    {"untouched_memory_costs_nothing", test_untouched_memory_costs_nothing},
+    {"destroyed_pages_give_memory_back", test_destroyed_pages_give_memory_back},
+    {"large_pages_are_aligned", test_large_pages_are_aligned},
+    {"missing_access_faults", test_missing_access_faults},
+    {"others_take_capacity", test_others_take_capacity},
+    {"manual_clock_moves_by_hand", test_manual_clock_moves_by_hand},
+    {"processes_share_capacity", test_processes_share_capacity},
+    {"dead_process_gives_back", test_dead_process_gives_back},
+    {"devices_of_one_process_share", test_devices_of_one_process_share},
+    {"stale_share_is_taken_over", test_stale_share_is_taken_over},
+    {"exit_leaves_the_share", test_exit_leaves_the_share},
+    {"joining_and_leaving_race", test_joining_and_leaving_race},
+    {"threads_share_the_memory", test_threads_share_the_memory},
+    /* Last, and not under sanitizers: at the limit they cannot map for themselves. */
+    {"mapping_limit_is_reported", test_mapping_limit_is_reported},
+};
+
+int
+main(int argc, char **argv)
+{
+    size_t count = sizeof(all_tests) / sizeof(all_tests[0]);
+    snprintf(share_name, sizeof(share_name), "test-%ld", (long)getpid());
+    return check_run(all_tests, SANITIZED ? count - 1 : count, argc, argv);
+}
