@@ -1,0 +1,85 @@
+/* element.h - one element at a time: fp16 and bf16 from and to fp32.
+ *
+ * The 16-bit types are storage: arithmetic is done in fp32 or wider. Conversions to
+ * them round to nearest, ties to even; what is too large becomes infinite, a NaN stays
+ * a NaN. No step has a subnormal fp32 operand that matters, so a thread that flushes
+ * those to zero gets the same results.
+ *
+ * Everything is written without branches on data, for loops that the compiler turns
+ * into vector code.
+ *
+ * Thread-safety: pure functions.
+ */
+#ifndef GM_KERNELS_ELEMENT_H
+#define GM_KERNELS_ELEMENT_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline uint32_t
+gm_bits_of_f32(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+static inline float
+gm_f32_of_bits(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+/* ---- fp16: 1 sign, 5 exponent, 10 fraction bits ------------------------------------ */
+
+static inline float
+gm_f16_to_f32(uint16_t half)
+{
+    uint32_t sign = ((uint32_t)half & 0x8000u) << 16;
+    uint32_t magnitude = (uint32_t)half & 0x7fffu;
+    uint32_t normal = (magnitude << 13) + (112u << 23);
+    uint32_t special = (magnitude << 13) | 0x7f800000u;
+    uint32_t subnormal = gm_bits_of_f32((float)(int32_t)magnitude * 0x1p-24f);
+    uint32_t bits = magnitude < 0x0400u ? subnormal : normal;
+    bits = magnitude >= 0x7c00u ? special : bits;
+    return gm_f32_of_bits(bits | sign);
+}
+
+static inline uint16_t
+gm_f32_to_f16(float value)
+{
+    uint32_t bits = gm_bits_of_f32(value);
+    uint32_t sign = (bits >> 16) & 0x8000u;
+    uint32_t magnitude = bits & 0x7fffffffu;
+    uint32_t odd = (magnitude >> 13) & 1u;
+    uint32_t normal = (magnitude + 0xfffu + odd - (112u << 23)) >> 13;
+    /* The unit of 0.5f in the last place is 2**-24, that of fp16's subnormals. */
+    uint32_t subnormal =
+        gm_bits_of_f32(gm_f32_of_bits(magnitude) + 0.5f) - gm_bits_of_f32(0.5f);
+    uint32_t not_a_number = 0x7e00u | ((magnitude >> 13) & 0x03ffu);
+    uint32_t half = magnitude < 0x38800000u ? subnormal : normal;
+    half = magnitude >= 0x477ff000u ? 0x7c00u : half;
+    half = magnitude > 0x7f800000u ? not_a_number : half;
+    return (uint16_t)(half | sign);
+}
+
+/* ---- bf16: the upper half of an fp32 ------------------------------------------------- */
+
+static inline float
+gm_bf16_to_f32(uint16_t half)
+{
+    return gm_f32_of_bits((uint32_t)half << 16);
+}
+
+static inline uint16_t
+gm_f32_to_bf16(float value)
+{
+    uint32_t bits = gm_bits_of_f32(value);
+    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    uint32_t not_a_number = (bits >> 16) | 0x0040u;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? not_a_number : rounded);
+}
+
+#endif
