@@ -24,7 +24,8 @@ typedef struct gm_fault_plan {
 GM_NODISCARD gm_status
 gm_fault_create(gm_device *inner, gm_device **out);
 
-/* The innermost wrapped device; borrowed. `device` itself when it is no fault device. */
+/* The innermost wrapped device; borrowed. `device` itself when it is no fault
+ * device. */
 gm_device *
 gm_fault_inner(gm_device *device);
 

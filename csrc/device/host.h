@@ -9,8 +9,8 @@
  * stalls one (gm_host_stall): then its work waits in the queue, and whoever waits for
  * it waits really, until gm_host_release_work lets some of it run.
  *
- * Handles: 0 and 1 are the default stream, 2 is the calling thread's own default stream.
- * Handles of other streams and of events are never used twice in a process.
+ * Handles: 0 and 1 are the default stream, 2 is the calling thread's own default
+ * stream. Handles of other streams and of events are never used twice in a process.
  *
  * Thread-safety: every function may be called from any thread. Those for tests take the
  * host device itself, not a fault device before it (gm_fault_inner).
@@ -29,8 +29,9 @@ typedef struct gm_host_options {
     bool aliasing;           /* offer GM_CAP_ALIASING */
     bool delayed;            /* streams start stalled */
     bool manual_clock;       /* time moves by gm_host_advance alone */
-    const char *shared_name; /* NULL, or: capacity shared with every process of this user
-                                that names the same; 1 to 64 letters, digits, '-', '_' */
+    const char *shared_name; /* NULL, or: capacity shared with every process of this
+                                user that names the same; 1 to 64 letters, digits, '-'
+                                and '_' */
 } gm_host_options;
 
 /* GM_INVALID for options outside their range, and when those who share the name now

@@ -8,10 +8,13 @@
  *
  * The kernel joins neighbouring mappings when addresses, offsets and access continue
  * each other. The book hands out the lowest page first so that this is the usual case;
- * the limit of mappings (about 65,500) is then reached by scattered pages alone.
+ * the limit of mappings is then reached by scattered pages alone. Our devices take no
+ * more than seven eighths of it: past the limit the whole program could not map any
+ * more, and malloc would fail with it.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -19,6 +22,14 @@
 #include "device/host_internal.h"
 
 #define KERNEL_PAGE ((size_t)4096)
+
+/* The kernel's limit of mappings where it does not say. */
+#define USUAL_MAPPINGS 65530
+
+/* Breaks (Note [Breaks]) of all host devices of this process, and how many there may
+ * be. A child of fork has its parent's mappings, so it goes on from the same number. */
+static _Atomic size_t all_breaks;
+static _Atomic size_t most_breaks;
 
 /* ---- capacity -------------------------------------------------------------------- */
 
@@ -284,18 +295,34 @@ gm_host_page_destroy(gm_device *self, gm_page page)
 
 /* ---- mapping --------------------------------------------------------------------- */
 
+/* Keeps the sum over all devices; `before` is what this one had. */
+static void
+note_breaks_locked(const host_device *host, size_t before)
+{
+    /* The difference may be negative: it wraps, and so does the sum. */
+    atomic_fetch_add_explicit(&all_breaks, host->book.breaks - before,
+                              memory_order_relaxed);
+}
+
 static gm_status
 map_locked(host_device *host, gm_devptr address, gm_page page)
 {
     size_t page_size = host->book.page_size;
+    size_t breaks = host->book.breaks;
     gm_page_slots slots;
     GM_TRY(gm_page_book_check_map(&host->book, address, page, &slots));
+    if (gm_page_book_breaks_of_map(&slots, page) > 0 &&
+        atomic_load_explicit(&all_breaks, memory_order_relaxed) >=
+            atomic_load_explicit(&most_breaks, memory_order_relaxed)) {
+        return GM_NO_MAPPING;
+    }
     void *mapped = mmap(gm_device_host_pointer(address), page_size, PROT_NONE,
                         MAP_SHARED | MAP_FIXED, host->memfd, page_offset(host, page));
     if (mapped == MAP_FAILED) {
         return mapping_status();
     }
     gm_page_book_map(&host->book, &slots, page);
+    note_breaks_locked(host, breaks);
     gm_tally_add(&host->tally.mapped_now, page_size);
     return GM_OK;
 }
@@ -314,14 +341,19 @@ gm_host_map(gm_device *self, gm_devptr address, gm_page page)
 static gm_status
 unmap_locked(host_device *host, gm_devptr address, size_t size)
 {
+    size_t breaks = host->book.breaks;
     gm_page_slots slots;
     GM_TRY(gm_page_book_check_mapped(&host->book, address, size, &slots));
     void *blank = mmap(gm_device_host_pointer(address), size, PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    if (blank == MAP_FAILED) {
+    /* At the limit of mappings the kernel takes no new one, even for less in the end.
+     * Without access the old one is as good: the next map replaces it. */
+    if (blank == MAP_FAILED &&
+        mprotect(gm_device_host_pointer(address), size, PROT_NONE) != 0) {
         return mapping_status();
     }
     gm_page_book_unmap(&host->book, &slots);
+    note_breaks_locked(host, breaks);
     gm_tally_subtract(&host->tally.mapped_now, size);
     return GM_OK;
 }
@@ -355,6 +387,20 @@ gm_host_grant(gm_device *self, gm_devptr address, size_t size)
 
 /* ---- life ------------------------------------------------------------------------ */
 
+static void
+read_mapping_limit(void)
+{
+    size_t limit = USUAL_MAPPINGS;
+    FILE *file = fopen("/proc/sys/vm/max_map_count", "re");
+    if (file != NULL) {
+        if (fscanf(file, "%zu", &limit) != 1) {
+            limit = USUAL_MAPPINGS;
+        }
+        (void)fclose(file);
+    }
+    atomic_store_explicit(&most_breaks, limit - limit / 8, memory_order_relaxed);
+}
+
 gm_status
 gm_host_memory_init(host_device *host, bool aliasing)
 {
@@ -364,6 +410,7 @@ gm_host_memory_init(host_device *host, bool aliasing)
     if (info->page_size == 0) {
         return GM_OK;
     }
+    read_mapping_limit();
     host->memfd = memfd_create(info->name, MFD_CLOEXEC);
     if (host->memfd < 0) {
         return GM_NO_HOST_MEMORY;
@@ -392,6 +439,7 @@ gm_host_memory_destroy(host_device *host)
 {
     unmap_all(&host->segments);
     unmap_all(&host->book.ranges);
+    atomic_fetch_sub_explicit(&all_breaks, host->book.breaks, memory_order_relaxed);
     gm_intervals_destroy(&host->segments);
     gm_page_book_destroy(&host->book);
     if (host->memfd >= 0) {

@@ -271,6 +271,8 @@ find_slots(const gm_page_book *book, gm_devptr address, size_t size, gm_page_slo
     out->first = &table->slots[(address - range->address) / book->page_size];
     out->count = size / book->page_size;
     out->mapped = &table->mapped;
+    out->has_before = address > range->address;
+    out->has_after = address + size < range->address + range->size;
     return GM_OK;
 }
 
@@ -288,10 +290,50 @@ gm_page_book_check_map(const gm_page_book *book, gm_devptr address, gm_page page
     return GM_OK;
 }
 
+/* Are two neighbouring slots a break? */
+static int
+is_break(uint32_t left, uint32_t right)
+{
+    if (left == 0 || right == 0) {
+        return left != right;
+    }
+    return right != left + 1;
+}
+
+/* The breaks of a run of slots, with both its edges. */
+static size_t
+count_breaks(const gm_page_slots *slots)
+{
+    const uint32_t *first = slots->has_before ? slots->first - 1 : slots->first;
+    const uint32_t *last = slots->first + slots->count - (slots->has_after ? 0 : 1);
+    size_t breaks = 0;
+    for (const uint32_t *slot = first; slot < last; slot++) {
+        breaks += (size_t)is_break(slot[0], slot[1]);
+    }
+    return breaks;
+}
+
+int
+gm_page_book_breaks_of_map(const gm_page_slots *slots, gm_page page)
+{
+    int more = 0;
+    if (slots->has_before) {
+        uint32_t before = slots->first[-1];
+        more += is_break(before, (uint32_t)page) - is_break(before, *slots->first);
+    }
+    if (slots->has_after) {
+        uint32_t after = slots->first[1];
+        more += is_break((uint32_t)page, after) - is_break(*slots->first, after);
+    }
+    return more;
+}
+
 void
 gm_page_book_map(gm_page_book *book, const gm_page_slots *slots, gm_page page)
 {
+    book->breaks -= count_breaks(slots);
     *slots->first = (uint32_t)page;
+    book->breaks += count_breaks(slots);
     book->mappings[page - 1]++;
     ++*slots->mapped;
 }
@@ -314,9 +356,11 @@ gm_page_book_check_mapped(const gm_page_book *book, gm_devptr address, size_t si
 void
 gm_page_book_unmap(gm_page_book *book, const gm_page_slots *slots)
 {
+    book->breaks -= count_breaks(slots);
     for (size_t i = 0; i < slots->count; i++) {
         book->mappings[slots->first[i] - 1]--;
         slots->first[i] = 0;
     }
+    book->breaks += count_breaks(slots);
     *slots->mapped -= slots->count;
 }

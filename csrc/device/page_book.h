@@ -10,6 +10,11 @@
  * handed out first, so that pages created in a row are neighbours. Nothing here grows
  * with the capacity of the device, only with the pages and slots in use.
  *
+ * Note [Breaks]
+ * Where pages are mapped from one file, the kernel makes one mapping of two
+ * neighbouring slots that hold page n and page n + 1, or both none. Any other two
+ * neighbours are a break. A range takes as many kernel mappings as it has breaks, plus one.
+ *
  * Thread-safety: none; the owner's lock guards it. Cost: O(log) of pages and ranges.
  */
 #ifndef GM_DEVICE_PAGE_BOOK_H
@@ -39,6 +44,7 @@ typedef struct gm_page_book {
     uint32_t *mappings;  /* owned; how often each page is mapped */
     size_t mappings_capacity;
     gm_intervals ranges; /* data: a slot table, owned */
+    size_t breaks;       /* see Note [Breaks] */
 } gm_page_book;
 
 /* Pre: the struct is zeroed. Without paging page_size is 0. */
@@ -86,18 +92,24 @@ gm_page_book_remove_range(gm_page_book *book, gm_devptr address, size_t size);
 
 /* ---- slots ---- */
 
-/* One slot of a range, found by a check and used by its commit. Borrowed until the
- * next change of a range. */
+/* Slots of a range, found by a check and used by its commit. Borrowed until the next
+ * change of a range. */
 typedef struct gm_page_slots {
     uint32_t *first; /* 0: free; else page number + 1 */
     size_t count;
     size_t *mapped;  /* the range's count of mapped slots */
+    bool has_before; /* the range has a slot before them */
+    bool has_after;
 } gm_page_slots;
 
 /* GM_OK when the slot at `address` is free and `page` may be mapped there. */
 GM_NODISCARD gm_status
 gm_page_book_check_map(const gm_page_book *book, gm_devptr address, gm_page page,
                        gm_page_slots *out);
+
+/* How many breaks mapping `page` there makes: from -2 to 2. */
+int
+gm_page_book_breaks_of_map(const gm_page_slots *slots, gm_page page);
 
 void
 gm_page_book_map(gm_page_book *book, const gm_page_slots *slots, gm_page page);
