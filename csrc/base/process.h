@@ -10,12 +10,20 @@
 #ifndef GM_BASE_PROCESS_H
 #define GM_BASE_PROCESS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Read them by the functions below; process.c writes them. */
+extern _Atomic uint32_t gm_process_generation_count;
+extern _Atomic bool gm_process_exiting_flag;
+
 /* How many forks lie between the process that loaded the library and this one. */
-uint32_t
-gm_process_generation(void);
+static inline uint32_t
+gm_process_generation(void)
+{
+    return atomic_load_explicit(&gm_process_generation_count, memory_order_relaxed);
+}
 
 /* Installs the fork handler; idempotent. Called by whoever creates a device. */
 void
@@ -26,7 +34,10 @@ gm_process_init(void);
 void
 gm_process_set_exiting(bool exiting);
 
-bool
-gm_process_is_exiting(void);
+static inline bool
+gm_process_is_exiting(void)
+{
+    return atomic_load_explicit(&gm_process_exiting_flag, memory_order_relaxed);
+}
 
 #endif

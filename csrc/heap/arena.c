@@ -36,21 +36,53 @@ mapped_part(const gm_arena *arena, const gm_block *block)
 
 /* ---- the two indexes ------------------------------------------------------------ */
 
-static void
+static inline uint32_t
+mapped_class(const gm_block *block)
+{
+    return block->mapped_prefix >= GM_HEAP_GRANULE
+               ? gm_free_index_class(block->mapped_prefix)
+               : GM_INDEX_NONE;
+}
+
+/* Files a free block anew after its size, prefix or pages changed. A block whose class
+ * stays the same keeps its place: most changes touch no list. */
+static inline void
+reindex_block(gm_arena *arena, gm_block *block)
+{
+    uint32_t mapped = mapped_class(block);
+    if (mapped != block->mapped.slot) {
+        if (block->mapped.slot != GM_INDEX_NONE) {
+            gm_free_index_remove(&arena->mapped, block);
+        }
+        if (mapped != GM_INDEX_NONE) {
+            gm_free_index_insert(&arena->mapped, block, mapped);
+        }
+    }
+    if (block->unmapped == 0 && block->sparse.slot == GM_INDEX_NONE) {
+        return;
+    }
+    uint32_t sparse =
+        block->unmapped != 0 ? gm_free_index_class(block->size) : GM_INDEX_NONE;
+    if (sparse != block->sparse.slot) {
+        if (block->sparse.slot != GM_INDEX_NONE) {
+            gm_free_index_remove(&arena->sparse, block);
+        }
+        if (sparse != GM_INDEX_NONE) {
+            gm_free_index_insert(&arena->sparse, block, sparse);
+        }
+    }
+}
+
+static inline void
 index_block(gm_arena *arena, gm_block *block)
 {
     block->mapped.slot = GM_INDEX_NONE;
     block->sparse.slot = GM_INDEX_NONE;
-    if (block->mapped_prefix >= GM_HEAP_GRANULE) {
-        gm_free_index_insert(&arena->mapped, block);
-    }
-    if (block->unmapped != 0) {
-        gm_free_index_insert(&arena->sparse, block);
-    }
+    reindex_block(arena, block);
     arena->free_blocks += mapped_part(arena, block) != 0;
 }
 
-static void
+static inline void
 unindex_block(gm_arena *arena, gm_block *block)
 {
     if (block->mapped.slot != GM_INDEX_NONE) {
@@ -285,72 +317,88 @@ gm_arena_find(const gm_arena *arena, size_t size, size_t alignment, bool cached_
 
 /* ---- placing and releasing -------------------------------------------------------------- */
 
-/* Inserts `block`, new, between `before` (may be NULL) and its follower. */
-static void
-link_after(gm_block *before, gm_block *block)
+static inline void
+move_start(gm_block *block, uint64_t address)
 {
-    block->prev = before;
-    block->next = before->next;
-    if (block->next != NULL) {
-        block->next->prev = block;
-    }
-    before->next = block;
+    atomic_store_explicit(&block->address, address, memory_order_relaxed);
 }
 
-/* Cuts `block` after `size` bytes; returns the upper part. Neither is indexed. */
-static gm_block *
-split_block(gm_arena *arena, gm_block *block, size_t size)
+/* A new block [address, address + size) in the list below `above`. */
+static inline gm_block *
+insert_below(gm_arena *arena, gm_block *above, uint64_t address, size_t size)
 {
-    gm_block *upper = gm_slab_take(arena->nodes);
-    upper->chunk = block->chunk;
-    upper->size = block->size - size;
-    upper->uses = 0;
-    upper->freed_ns = block->freed_ns;
-    atomic_store_explicit(&upper->address, gm_block_start(block) + size,
-                          memory_order_relaxed);
-    gm_block_set_state(upper, GM_HEAP_FREE);
+    gm_block *block = gm_slab_take(arena->nodes);
+    block->chunk = above->chunk;
     block->size = size;
-    link_after(block, upper);
-    return upper;
+    move_start(block, address);
+    block->next = above;
+    block->prev = above->prev;
+    if (block->prev != NULL) {
+        block->prev->next = block;
+    }
+    else {
+        above->chunk->first = block;
+    }
+    above->prev = block;
+    return block;
 }
 
-/* The measures of the rest above a placed block: `used` bytes were cut off below it.
- * When these lay in the mapped start, the rest is known without a look at slots. */
-static void
-measure_rest(const gm_arena *arena, gm_block *rest, size_t used, size_t prefix,
-             uint32_t unmapped)
+/* The lowest `size` bytes of a free block, all mapped, become a block of their own;
+ * the free block keeps its node and, mostly, its place in the index. */
+static gm_block *
+cut_lower(gm_arena *arena, gm_block *block, size_t size)
 {
-    rest->unmapped = unmapped;
-    rest->mapped_prefix = used <= prefix ? prefix - used : 0;
-    if (used > prefix) {
-        extend_prefix(arena, rest);
+    uint64_t start = gm_block_start(block);
+    bool had_memory = mapped_part(arena, block) != 0;
+    gm_block *lower = insert_below(arena, block, start, size);
+    move_start(block, start + size);
+    block->size -= size;
+    block->mapped_prefix -= size;
+    reindex_block(arena, block);
+    arena->free_blocks -= had_memory && mapped_part(arena, block) == 0;
+    return lower;
+}
+
+/* The first `front` bytes of a free block stay free as a block of their own. */
+static void
+cut_front(gm_arena *arena, gm_block *block, size_t front)
+{
+    uint64_t start = gm_block_start(block);
+    unindex_block(arena, block);
+    gm_block *lower = insert_below(arena, block, start, front);
+    lower->uses = 0;
+    lower->freed_ns = block->freed_ns;
+    gm_block_set_state(lower, GM_HEAP_FREE);
+    measure_block(arena, lower);
+    move_start(block, start + front);
+    block->size -= front;
+    block->unmapped -= lower->unmapped;
+    block->mapped_prefix = block->mapped_prefix > front ? block->mapped_prefix - front
+                                                        : 0;
+    if (block->mapped_prefix == 0) {
+        extend_prefix(arena, block);
     }
+    index_block(arena, lower);
+    index_block(arena, block);
 }
 
 gm_block *
 gm_arena_place(gm_arena *arena, const gm_placement *placement)
 {
     gm_block *block = placement->block;
-    size_t prefix = block->mapped_prefix;
-    uint32_t unmapped = block->unmapped;
-    unindex_block(arena, block);
     bool whole = arena->max_split != SIZE_MAX && block->size > arena->max_split;
     if (placement->front != 0) {
-        gm_block *upper = split_block(arena, block, placement->front);
-        measure_block(arena, block);
-        unmapped -= block->unmapped;
-        index_block(arena, block);
-        block = upper;
+        cut_front(arena, block, placement->front);
     }
+    GM_ASSERT(block->mapped_prefix >= placement->size);
     if (block->size > placement->size && !whole) {
-        gm_block *rest = split_block(arena, block, placement->size);
-        measure_rest(arena, rest, placement->front + placement->size, prefix, unmapped);
-        index_block(arena, rest);
+        block = cut_lower(arena, block, placement->size);
+    }
+    else {
+        unindex_block(arena, block);
     }
     block->unmapped = 0;
     block->uses = 0;
-    block->requested = 0;
-    block->context = 0;
     gm_list_init(&block->use_list);
     gm_block_set_state(block, GM_HEAP_USED);
     gm_chunk_set_start(block->chunk, gm_block_start(block), block);
@@ -358,47 +406,93 @@ gm_arena_place(gm_arena *arena, const gm_placement *placement)
     return block;
 }
 
-/* Takes the free block `upper` into its free neighbour `lower`; neither is indexed. */
-static void
-merge_blocks(gm_arena *arena, gm_block *lower, gm_block *upper)
+/* `block`, which is in no index, leaves the list for good. */
+static inline void
+drop_node(gm_arena *arena, gm_block *block)
 {
+    if (block->next != NULL) {
+        block->next->prev = block->prev;
+    }
+    if (block->prev != NULL) {
+        block->prev->next = block->next;
+    }
+    else {
+        block->chunk->first = block->next;
+    }
+    gm_block_set_state(block, GM_HEAP_DEAD);
+    gm_slab_give(arena->nodes, block);
+}
+
+/* The free block below takes in `size` mapped bytes above it. */
+static void
+grow_up(gm_arena *arena, gm_block *lower, size_t size, uint64_t now_ns)
+{
+    arena->free_blocks += mapped_part(arena, lower) == 0;
+    if (lower->mapped_prefix == lower->size) {
+        lower->mapped_prefix += size;
+    }
+    lower->size += size;
+    lower->freed_ns = now_ns;
+    reindex_block(arena, lower);
+}
+
+/* The free block above takes in `size` mapped bytes below it. */
+static void
+grow_down(gm_arena *arena, gm_block *upper, size_t size, uint64_t now_ns)
+{
+    arena->free_blocks += mapped_part(arena, upper) == 0;
+    move_start(upper, gm_block_start(upper) - size);
+    upper->mapped_prefix += size;
+    upper->size += size;
+    upper->freed_ns = now_ns;
+    reindex_block(arena, upper);
+}
+
+/* Two free neighbours, once parted by a live block, become the lower one. */
+static void
+join(gm_arena *arena, gm_block *lower, gm_block *upper)
+{
+    unindex_block(arena, upper);
+    arena->free_blocks +=
+        mapped_part(arena, lower) == 0 && mapped_part(arena, upper) != 0;
     if (lower->mapped_prefix == lower->size) {
         lower->mapped_prefix += upper->mapped_prefix;
     }
     lower->unmapped += upper->unmapped;
     lower->size += upper->size;
-    if (upper->freed_ns > lower->freed_ns) {
-        lower->freed_ns = upper->freed_ns;
-    }
-    lower->next = upper->next;
-    if (lower->next != NULL) {
-        lower->next->prev = lower;
-    }
-    gm_block_set_state(upper, GM_HEAP_DEAD);
-    gm_slab_give(arena->nodes, upper);
+    drop_node(arena, upper);
+    reindex_block(arena, lower);
 }
 
 void
 gm_arena_release(gm_arena *arena, gm_block *block, uint64_t now_ns)
 {
     GM_ASSERT(gm_block_state_of(block) > GM_HEAP_FREE);
+    gm_block *lower = block->prev;
+    gm_block *upper = block->next;
+    size_t size = block->size;
     gm_chunk_set_start(block->chunk, gm_block_start(block), NULL);
-    arena->live_bytes -= block->size;
-    block->unmapped = 0;
-    block->mapped_prefix = block->size;
-    block->freed_ns = now_ns;
-    gm_block_set_state(block, GM_HEAP_FREE);
-    if (gm_block_is_free(block->next)) {
-        unindex_block(arena, block->next);
-        merge_blocks(arena, block, block->next);
+    arena->live_bytes -= size;
+    if (gm_block_is_free(lower)) {
+        drop_node(arena, block);
+        if (gm_block_is_free(upper)) {
+            grow_up(arena, lower, size, now_ns);
+            join(arena, lower, upper);
+            return;
+        }
+        grow_up(arena, lower, size, now_ns);
     }
-    if (gm_block_is_free(block->prev)) {
-        gm_block *lower = block->prev;
-        unindex_block(arena, lower);
-        merge_blocks(arena, lower, block);
-        block = lower;
+    else if (gm_block_is_free(upper)) {
+        drop_node(arena, block);
+        grow_down(arena, upper, size, now_ns);
     }
-    index_block(arena, block);
+    else {
+        block->unmapped = 0;
+        block->mapped_prefix = size;
+        block->freed_ns = now_ns;
+        gm_block_set_state(block, GM_HEAP_FREE);
+        index_block(arena, block);
+    }
 }
 
 /* ---- pages --------------------------------------------------------------------------------- */

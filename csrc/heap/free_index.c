@@ -24,20 +24,6 @@ const_link_of(gm_index_kind kind, const gm_block *block)
     return kind == GM_INDEX_MAPPED ? &block->mapped : &block->sparse;
 }
 
-uint32_t
-gm_free_index_class(size_t size)
-{
-    size_t granules = size / GM_HEAP_GRANULE;
-    if (granules < GM_INDEX_STEPS) {
-        return (uint32_t)granules;
-    }
-    unsigned top = gm_highest_bit(granules);
-    unsigned level = top - GM_INDEX_STEP_BITS + 1;
-    uint32_t step = (uint32_t)(granules >> (top - GM_INDEX_STEP_BITS)) -
-                    GM_INDEX_STEPS;
-    return level * GM_INDEX_STEPS + step;
-}
-
 /* The first non-empty class >= `from`, or GM_INDEX_NONE. */
 static uint32_t
 next_class(const gm_free_index *index, uint32_t from)
@@ -81,11 +67,11 @@ gm_free_index_destroy(gm_free_index *index)
 }
 
 void
-gm_free_index_insert(gm_free_index *index, gm_block *block)
+gm_free_index_insert(gm_free_index *index, gm_block *block, uint32_t slot)
 {
-    uint32_t slot = gm_free_index_class(gm_free_index_key(index, block));
     gm_index_link *link = link_of(index->kind, block);
     GM_ASSERT(slot < GM_INDEX_LEVELS * GM_INDEX_STEPS);
+    GM_ASSERT(slot == gm_free_index_class(gm_free_index_key(index, block)));
     gm_block *head = index->heads[slot];
     link->slot = slot;
     link->prev = NULL;

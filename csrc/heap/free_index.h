@@ -19,6 +19,7 @@
 #ifndef GM_HEAP_FREE_INDEX_H
 #define GM_HEAP_FREE_INDEX_H
 
+#include "base/bits.h"
 #include "base/status.h"
 #include "heap/block.h"
 
@@ -48,8 +49,16 @@ void
 gm_free_index_destroy(gm_free_index *index);
 
 /* The class of a size in bytes, rounded down. Pre: size >= GM_HEAP_GRANULE. */
-uint32_t
-gm_free_index_class(size_t size);
+static inline uint32_t
+gm_free_index_class(size_t size)
+{
+    size_t granules = size / GM_HEAP_GRANULE;
+    if (granules < GM_INDEX_STEPS) {
+        return (uint32_t)granules;
+    }
+    unsigned shift = gm_highest_bit(granules) - GM_INDEX_STEP_BITS;
+    return (uint32_t)(((size_t)shift << GM_INDEX_STEP_BITS) + (granules >> shift));
+}
 
 /* The key of a block in an index: bytes. */
 static inline size_t
@@ -58,8 +67,9 @@ gm_free_index_key(const gm_free_index *index, const gm_block *block)
     return index->kind == GM_INDEX_MAPPED ? block->mapped_prefix : block->size;
 }
 
+/* Pre: `slot` is gm_free_index_class of the block's key. */
 void
-gm_free_index_insert(gm_free_index *index, gm_block *block);
+gm_free_index_insert(gm_free_index *index, gm_block *block, uint32_t slot);
 
 /* Pre: the block is in the index, under the key it was inserted with. */
 void
