@@ -158,6 +158,17 @@ gm_arena_init(gm_arena *arena, bool small, size_t page_size, size_t max_split,
 void
 gm_arena_destroy(gm_arena *arena)
 {
+    GM_LIST_FOREACH_SAFE(link, following, &arena->chunks) {
+        gm_chunk *chunk = GM_CONTAINER_OF(link, gm_chunk, link);
+        for (gm_block *block = chunk->first; block != NULL; block = block->next) {
+            if (!gm_block_is_free(block)) {
+                gm_chunk_set_start(chunk, gm_block_start(block), NULL);
+            }
+        }
+        gm_list_remove(link);
+        gm_address_map_clear(chunk->base, chunk->size);
+        gm_chunk_retire(chunk);
+    }
     gm_free_index_destroy(&arena->mapped);
     gm_free_index_destroy(&arena->sparse);
 }

@@ -59,7 +59,8 @@ GM_NODISCARD gm_status
 gm_arena_init(gm_arena *arena, bool small, size_t page_size, size_t max_split,
               gm_slab *nodes, void *owner);
 
-/* Pre: no chunks. */
+/* Chunks that are left (their work never finished) vanish from the address map; their
+ * device memory is the caller's to leak. */
 void
 gm_arena_destroy(gm_arena *arena);
 
