@@ -41,12 +41,24 @@ typedef enum gm_lock_rank {
 #define GM_THREAD_ANNOTATION(x)
 #endif
 #define GM_CAPABILITY(x) GM_THREAD_ANNOTATION(capability(x))
-#define GM_GUARDED_BY(x) GM_THREAD_ANNOTATION(guarded_by(x))
 #define GM_REQUIRES(...) GM_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
 #define GM_ACQUIRE(...) GM_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define GM_TRY_ACQUIRE(...) GM_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
 #define GM_RELEASE(...) GM_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
+/* For functions that make or end an object, while no other thread has it. */
 #define GM_NO_THREAD_ANALYSIS GM_THREAD_ANNOTATION(no_thread_safety_analysis)
+
+/* In C, a field can name its lock only where the compiler reads attributes late: clang
+ * from 20 on with -fexperimental-late-parse-attributes. Whoever passes that defines
+ * GM_LATE_ATTRIBUTES=1, too. */
+#ifndef GM_LATE_ATTRIBUTES
+#define GM_LATE_ATTRIBUTES 0
+#endif
+#if GM_LATE_ATTRIBUTES
+#define GM_GUARDED_BY(x) GM_THREAD_ANNOTATION(guarded_by(x))
+#else
+#define GM_GUARDED_BY(x)
+#endif
 
 typedef struct GM_CAPABILITY("mutex") gm_mutex {
     _Atomic uint32_t word; /* 0 free, 1 held, 2 held and somebody may sleep on it */

@@ -50,6 +50,7 @@ sleep_ns(uint64_t nanoseconds)
 
 static void
 write_down_locked(fault_device *fault, gm_device_call call)
+    GM_REQUIRES(fault->lock)
 {
     if (fault->ring_limit == 0) {
         return;
@@ -312,6 +313,7 @@ fault_counters(gm_device *self, gm_device_counters *out)
 
 static void
 fault_close(gm_device *self)
+    GM_NO_THREAD_ANALYSIS
 {
     fault_device *fault = fault_of(self);
     gm_device_release(fault->inner);

@@ -35,6 +35,7 @@ static _Atomic size_t most_breaks;
 
 static gm_status
 take_capacity_locked(host_device *host, size_t size)
+    GM_REQUIRES(host->memory_lock)
 {
     GM_ASSERT(gm_mutex_is_held(&host->memory_lock));
     size_t taken = host->used + host->occupied;
@@ -51,6 +52,7 @@ take_capacity_locked(host_device *host, size_t size)
 
 static void
 give_capacity_locked(host_device *host, size_t size)
+    GM_REQUIRES(host->memory_lock)
 {
     GM_ASSERT(gm_mutex_is_held(&host->memory_lock) && host->used >= size);
     host->used -= size;
@@ -134,6 +136,7 @@ map_aligned(size_t size, size_t alignment, int protection)
 
 static gm_status
 segment_create_locked(host_device *host, size_t size, gm_devptr *out)
+    GM_REQUIRES(host->memory_lock)
 {
     size_t span = gm_align_up_unchecked(size, KERNEL_PAGE);
     GM_TRY(gm_intervals_reserve(&host->segments));
@@ -169,6 +172,7 @@ gm_host_segment_create(gm_device *self, size_t size, gm_devptr *out)
 
 static gm_status
 segment_destroy_locked(host_device *host, gm_devptr address, size_t size)
+    GM_REQUIRES(host->memory_lock)
 {
     gm_interval *segment = gm_intervals_exactly(&host->segments, address, size);
     if (segment == NULL) {
@@ -198,6 +202,7 @@ gm_host_segment_destroy(gm_device *self, gm_devptr address, size_t size)
 
 static gm_status
 address_reserve_locked(host_device *host, size_t size, gm_devptr *out)
+    GM_REQUIRES(host->memory_lock)
 {
     size_t page_size = host->book.page_size;
     size_t alignment = page_size > GM_RANGE_ALIGNMENT ? page_size : GM_RANGE_ALIGNMENT;
@@ -249,6 +254,7 @@ gm_host_address_release(gm_device *self, gm_devptr address, size_t size)
 
 static off_t
 page_offset(const host_device *host, gm_page page)
+    GM_REQUIRES(host->memory_lock)
 {
     return (off_t)((page - 1) * host->book.page_size);
 }
@@ -298,6 +304,7 @@ gm_host_page_destroy(gm_device *self, gm_page page)
 /* Keeps the sum over all devices; `before` is what this one had. */
 static void
 note_breaks_locked(const host_device *host, size_t before)
+    GM_REQUIRES(host->memory_lock)
 {
     /* The difference may be negative: it wraps, and so does the sum. */
     atomic_fetch_add_explicit(&all_breaks, host->book.breaks - before,
@@ -306,6 +313,7 @@ note_breaks_locked(const host_device *host, size_t before)
 
 static gm_status
 map_locked(host_device *host, gm_devptr address, gm_page page)
+    GM_REQUIRES(host->memory_lock)
 {
     size_t page_size = host->book.page_size;
     size_t breaks = host->book.breaks;
@@ -340,6 +348,7 @@ gm_host_map(gm_device *self, gm_devptr address, gm_page page)
 
 static gm_status
 unmap_locked(host_device *host, gm_devptr address, size_t size)
+    GM_REQUIRES(host->memory_lock)
 {
     size_t breaks = host->book.breaks;
     gm_page_slots slots;
@@ -436,6 +445,7 @@ unmap_all(const gm_intervals *intervals)
 
 void
 gm_host_memory_destroy(host_device *host)
+    GM_NO_THREAD_ANALYSIS
 {
     unmap_all(&host->segments);
     unmap_all(&host->book.ranges);

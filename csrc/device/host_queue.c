@@ -120,6 +120,7 @@ may_run(host_stream *stream, const host_work *work)
 static void
 perform_locked(host_device *host, host_stream *stream, const host_work *work,
                gm_list *ready)
+    GM_REQUIRES(host->stream_lock)
 {
     GM_ASSERT(gm_mutex_is_held(&host->stream_lock));
     if (touches_memory(work)) {
@@ -192,6 +193,7 @@ gm_host_stream_settle_locked(host_device *host, host_stream *stream)
 /* Works one stream off as far as possible; returns how many pieces ran. */
 static size_t
 work_off_locked(host_device *host, host_stream *stream, gm_list *ready)
+    GM_REQUIRES(host->stream_lock)
 {
     size_t ran = 0;
     if (stream->running) {
@@ -219,6 +221,7 @@ work_off_locked(host_device *host, host_stream *stream, gm_list *ready)
 /* Looks at every stream on the list, and at those that come onto it meanwhile. */
 static size_t
 work_off_list_locked(host_device *host, gm_list *ready)
+    GM_REQUIRES(host->stream_lock)
 {
     size_t ran = 0;
     while (!gm_list_is_empty(ready)) {

@@ -13,6 +13,7 @@
  * has nothing to keep. NULL: no host memory. */
 static host_stream *
 thread_stream_locked(host_device *host)
+    GM_REQUIRES(host->stream_lock)
 {
     uint64_t thread = gm_thread_number();
     GM_LIST_FOREACH(link, &host->thread_streams) {
@@ -33,6 +34,7 @@ thread_stream_locked(host_device *host)
 /* Also finds a destroyed stream that still has work. GM_INVALID: unknown handle. */
 static gm_status
 find_any_stream_locked(host_device *host, gm_stream handle, host_stream **out)
+    GM_REQUIRES(host->stream_lock)
 {
     GM_ASSERT(gm_mutex_is_held(&host->stream_lock));
     if (handle == GM_DEFAULT_STREAM || handle == GM_STREAM_LEGACY) {
@@ -52,6 +54,7 @@ find_any_stream_locked(host_device *host, gm_stream handle, host_stream **out)
  * settles the stream or queues something on it. */
 static gm_status
 find_stream_locked(host_device *host, gm_stream handle, host_stream **out)
+    GM_REQUIRES(host->stream_lock)
 {
     host_stream *stream;
     GM_TRY(find_any_stream_locked(host, handle, &stream));
@@ -64,6 +67,7 @@ find_stream_locked(host_device *host, gm_stream handle, host_stream **out)
 
 static host_event *
 find_event_locked(host_device *host, gm_event handle)
+    GM_REQUIRES(host->stream_lock)
 {
     return (host_event *)(void *)gm_handles_find(&host->events, handle);
 }
@@ -74,6 +78,7 @@ find_event_locked(host_device *host, gm_event handle)
  * before. Drops and retakes the lock. */
 static bool
 sleep_locked(host_device *host, uint64_t start_ns, uint64_t timeout_ns)
+    GM_REQUIRES(host->stream_lock)
 {
     uint64_t left = UINT64_MAX;
     if (timeout_ns != UINT64_MAX) {
@@ -120,6 +125,7 @@ discard_event(gm_handle_node *node, void *argument)
 
 void
 gm_host_streams_destroy(host_device *host)
+    GM_NO_THREAD_ANALYSIS
 {
     gm_host_stream_discard(&host->default_stream);
     GM_LIST_FOREACH_SAFE(link, following, &host->thread_streams) {
@@ -151,6 +157,7 @@ gm_host_stream_create(gm_device *self, gm_stream *out)
 
 static void
 set_capturing_locked(host_device *host, host_stream *stream, bool capturing)
+    GM_REQUIRES(host->stream_lock)
 {
     if (capturing && !stream->capturing) {
         atomic_fetch_add_explicit(&host->capturing_streams, 1, memory_order_relaxed);
@@ -251,6 +258,7 @@ gm_host_event_destroy(gm_device *self, gm_event handle)
 
 static gm_status
 record_locked(host_device *host, host_event *event, host_stream *stream)
+    GM_REQUIRES(host->stream_lock)
 {
     host_mark *mark = calloc(1, sizeof(*mark));
     host_work work = {.kind = HOST_WORK_RECORD, .of.mark = mark};

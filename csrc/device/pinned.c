@@ -14,6 +14,7 @@ gm_pinned_init(gm_pinned *pinned, gm_tally *tally)
 
 void
 gm_pinned_destroy(gm_pinned *pinned)
+    GM_NO_THREAD_ANALYSIS
 {
     for (size_t i = 0; i < pinned->ranges.count; i++) {
         free(pinned->ranges.items[i].data);

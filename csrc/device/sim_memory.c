@@ -13,12 +13,14 @@
 
 static bool
 fits_locked(const sim_device *sim, size_t size)
+    GM_REQUIRES(sim->lock)
 {
     return size <= sim->head.info.total - sim->used;
 }
 
 static void
 take_locked(sim_device *sim, size_t size)
+    GM_REQUIRES(sim->lock)
 {
     sim->used += size;
     gm_tally_add_memory(&sim->tally, size);
@@ -26,6 +28,7 @@ take_locked(sim_device *sim, size_t size)
 
 static void
 give_locked(sim_device *sim, size_t size)
+    GM_REQUIRES(sim->lock)
 {
     sim->used -= size;
     gm_tally_subtract(&sim->tally.memory_now, size);
@@ -34,6 +37,7 @@ give_locked(sim_device *sim, size_t size)
 /* Pre: there is room in `holes`. */
 static void
 insert_hole_locked(sim_device *sim, uint64_t address, uint64_t size)
+    GM_REQUIRES(sim->lock)
 {
     if (size > 0) {
         gm_status status = gm_intervals_insert(&sim->holes, address, size, NULL);
@@ -45,6 +49,7 @@ insert_hole_locked(sim_device *sim, uint64_t address, uint64_t size)
  * `alignment` is a power of two. */
 static gm_status
 take_addresses_locked(sim_device *sim, uint64_t size, uint64_t alignment, uint64_t *out)
+    GM_REQUIRES(sim->lock)
 {
     for (size_t i = 0; i < sim->holes.count; i++) {
         gm_interval hole = sim->holes.items[i];
@@ -76,6 +81,7 @@ take_addresses_locked(sim_device *sim, uint64_t size, uint64_t alignment, uint64
  * the untouched space. Pre: room for one more hole is secured. */
 static void
 give_addresses_locked(sim_device *sim, uint64_t address, uint64_t size)
+    GM_REQUIRES(sim->lock)
 {
     uint64_t end = address + size;
     gm_interval *before = gm_intervals_holding(&sim->holes, address - 1);
@@ -99,6 +105,7 @@ give_addresses_locked(sim_device *sim, uint64_t address, uint64_t size)
 
 static gm_status
 segment_create_locked(sim_device *sim, size_t size, gm_devptr *out)
+    GM_REQUIRES(sim->lock)
 {
     uint64_t span, address;
     if (!fits_locked(sim, size) ||
@@ -153,6 +160,7 @@ gm_sim_segment_destroy(gm_device *self, gm_devptr address, size_t size)
 
 static gm_status
 address_reserve_locked(sim_device *sim, size_t size, gm_devptr *out)
+    GM_REQUIRES(sim->lock)
 {
     uint64_t alignment = sim->head.info.page_size > GM_RANGE_ALIGNMENT
                              ? sim->head.info.page_size
@@ -278,6 +286,7 @@ gm_sim_grant(gm_device *self, gm_devptr address, size_t size)
 
 void
 gm_sim_memory_init(sim_device *sim)
+    GM_NO_THREAD_ANALYSIS
 {
     sim->top = SPACE_BASE;
 }

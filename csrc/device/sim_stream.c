@@ -20,6 +20,7 @@ gm_sim_stream_identity(gm_device *self, gm_stream stream)
  * when there is none and, with `make`, no memory for one. */
 static sim_stream *
 thread_stream_locked(sim_device *sim, bool make)
+    GM_REQUIRES(sim->lock)
 {
     uint64_t thread = gm_thread_number();
     sim_stream *found = NULL;
@@ -45,6 +46,7 @@ thread_stream_locked(sim_device *sim, bool make)
 /* *out: the stream's record. GM_INVALID for an unknown handle. */
 static gm_status
 find_stream_locked(sim_device *sim, gm_stream handle, sim_stream **out)
+    GM_REQUIRES(sim->lock)
 {
     if (handle == GM_DEFAULT_STREAM || handle == GM_STREAM_LEGACY) {
         *out = &sim->default_stream;
