@@ -13,7 +13,8 @@
  * Note [Breaks]
  * Where pages are mapped from one file, the kernel makes one mapping of two
  * neighbouring slots that hold page n and page n + 1, or both none. Any other two
- * neighbours are a break. A range takes as many kernel mappings as it has breaks, plus one.
+ * neighbours are a break. A range takes as many kernel mappings as it has breaks, plus
+ * one.
  *
  * Thread-safety: none; the owner's lock guards it. Cost: O(log) of pages and ranges.
  */

@@ -1,6 +1,4 @@
-/* device_kinds.h - the devices that the contract suite runs over, and helpers of all
- * device tests.
- */
+/* device_kinds.h - opening devices and reading them, for all device tests. */
 #ifndef GM_TESTS_DEVICE_KINDS_H
 #define GM_TESTS_DEVICE_KINDS_H
 

@@ -6,48 +6,7 @@
 #include <unistd.h>
 
 #include "base/process.h"
-#include "device_kinds.h"
-
-#define CAPACITY (64 * MIB)
-#define PAGE (2 * MIB)
-
-/* ---- the backends ---------------------------------------------------------------- */
-
-typedef struct backend {
-    const char *name;
-    bool sim;
-    bool paging;
-    bool aliasing;
-    bool faulty;
-} backend;
-
-static const backend backends[] = {
-    {"host", false, true, false, false},
-    {"host, aliasing", false, true, true, false},
-    {"host, segments", false, false, false, false},
-    {"host, faults", false, true, true, true},
-    {"host, segments, faults", false, false, false, true},
-    {"sim", true, true, false, false},
-    {"sim, aliasing", true, true, true, false},
-    {"sim, segments", true, false, false, false},
-    {"sim, faults", true, true, true, true},
-    {"sim, segments, faults", true, false, false, true},
-};
-
-static gm_device *
-open_backend(const backend *kind)
-{
-    gm_host_options host = {.index = 3,
-                            .capacity = CAPACITY,
-                            .paging = kind->paging,
-                            .aliasing = kind->aliasing};
-    gm_sim_options sim = {.index = 3,
-                          .capacity = CAPACITY,
-                          .paging = kind->paging,
-                          .aliasing = kind->aliasing};
-    gm_device *device = kind->sim ? open_sim(&sim) : open_host(&host);
-    return kind->faulty ? behind_faults(device) : device;
-}
+#include "contract_backends.h"
 
 /* ---- info and life --------------------------------------------------------------- */
 
@@ -582,20 +541,6 @@ check_exit(gm_device *device, const backend *kind)
 }
 
 /* ---- one test for each promise, over every backend ------------------------------- */
-
-static void
-over_backends(void (*check)(gm_device *device, const backend *kind))
-{
-    for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++) {
-        gm_device *device = open_backend(&backends[i]);
-        printf("   %s\n", backends[i].name);
-        check(device, &backends[i]);
-        CHECK_EQ(counters_of(device).memory_now, 0);
-        CHECK_EQ(counters_of(device).mapped_now, 0);
-        CHECK_EQ(counters_of(device).address_now, 0);
-        gm_device_release(device);
-    }
-}
 
 #define CONTRACT_TEST(name)          \
     static void                      \

@@ -1,0 +1,62 @@
+/* contract_backends.h - every backend that needs no hardware, for the contract suite.
+ */
+#ifndef GM_TESTS_CONTRACT_BACKENDS_H
+#define GM_TESTS_CONTRACT_BACKENDS_H
+
+#include "device_kinds.h"
+
+#define CAPACITY (64 * MIB)
+#define PAGE (2 * MIB)
+
+typedef struct backend {
+    const char *name;
+    bool sim;
+    bool paging;
+    bool aliasing;
+    bool faulty;
+} backend;
+
+static const backend backends[] = {
+    {"host", false, true, false, false},
+    {"host, aliasing", false, true, true, false},
+    {"host, segments", false, false, false, false},
+    {"host, faults", false, true, true, true},
+    {"host, segments, faults", false, false, false, true},
+    {"sim", true, true, false, false},
+    {"sim, aliasing", true, true, true, false},
+    {"sim, segments", true, false, false, false},
+    {"sim, faults", true, true, true, true},
+    {"sim, segments, faults", true, false, false, true},
+};
+
+static inline gm_device *
+open_backend(const backend *kind)
+{
+    gm_host_options host = {.index = 3,
+                            .capacity = CAPACITY,
+                            .paging = kind->paging,
+                            .aliasing = kind->aliasing};
+    gm_sim_options sim = {.index = 3,
+                          .capacity = CAPACITY,
+                          .paging = kind->paging,
+                          .aliasing = kind->aliasing};
+    gm_device *device = kind->sim ? open_sim(&sim) : open_host(&host);
+    return kind->faulty ? behind_faults(device) : device;
+}
+
+/* Runs a check on each backend; all memory must be given back after it. */
+static inline void
+over_backends(void (*check)(gm_device *device, const backend *kind))
+{
+    for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++) {
+        gm_device *device = open_backend(&backends[i]);
+        printf("   %s\n", backends[i].name);
+        check(device, &backends[i]);
+        CHECK_EQ(counters_of(device).memory_now, 0);
+        CHECK_EQ(counters_of(device).mapped_now, 0);
+        CHECK_EQ(counters_of(device).address_now, 0);
+        gm_device_release(device);
+    }
+}
+
+#endif
