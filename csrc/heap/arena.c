@@ -3,36 +3,10 @@
 
 #include "base/assert.h"
 #include "base/bits.h"
+#include "heap/arena_slots.h"
 
 /* How many blocks with unmapped pages are compared for the fewest new pages. */
 #define SPARSE_LIMIT 16
-
-/* ---- accessors --------------------------------------------------------------- */
-
-static inline size_t
-slot_of(const gm_arena *arena, const gm_chunk *chunk, uint64_t address)
-{
-    return (size_t)(address - chunk->base) / arena->page_size;
-}
-
-static inline uint64_t
-slot_address(const gm_arena *arena, const gm_chunk *chunk, size_t slot)
-{
-    return chunk->base + (uint64_t)slot * arena->page_size;
-}
-
-static inline bool
-slot_is_mapped(const gm_chunk *chunk, size_t slot)
-{
-    return chunk->slots[slot].state == GM_SLOT_MAPPED;
-}
-
-/* Bytes of a free block that have memory. */
-static inline size_t
-mapped_part(const gm_arena *arena, const gm_block *block)
-{
-    return block->size - (size_t)block->unmapped * arena->page_size;
-}
 
 /* ---- the two indexes ------------------------------------------------------------ */
 
@@ -79,7 +53,7 @@ index_block(gm_arena *arena, gm_block *block)
     block->mapped.slot = GM_INDEX_NONE;
     block->sparse.slot = GM_INDEX_NONE;
     reindex_block(arena, block);
-    arena->free_blocks += mapped_part(arena, block) != 0;
+    arena->free_blocks += gm_arena_mapped_part(arena, block) != 0;
 }
 
 static inline void
@@ -91,31 +65,7 @@ unindex_block(gm_arena *arena, gm_block *block)
     if (block->sparse.slot != GM_INDEX_NONE) {
         gm_free_index_remove(&arena->sparse, block);
     }
-    arena->free_blocks -= mapped_part(arena, block) != 0;
-}
-
-/* Derives unmapped and mapped_prefix from the slots. Cost: O(slots under it). */
-static void
-measure_block(const gm_arena *arena, gm_block *block)
-{
-    block->unmapped = 0;
-    block->mapped_prefix = block->size;
-    if (!block->chunk->paged) {
-        return;
-    }
-    uint64_t start = gm_block_start(block);
-    size_t first = slot_of(arena, block->chunk, start);
-    size_t last = slot_of(arena, block->chunk, gm_block_end(block) - 1);
-    for (size_t slot = first; slot <= last; slot++) {
-        if (slot_is_mapped(block->chunk, slot)) {
-            continue;
-        }
-        if (block->unmapped == 0) {
-            block->mapped_prefix =
-                (size_t)(slot_address(arena, block->chunk, slot) - start);
-        }
-        block->unmapped++;
-    }
+    arena->free_blocks -= gm_arena_mapped_part(arena, block) != 0;
 }
 
 /* Moves mapped_prefix over slots that are mapped now. Cost: O(slots passed). */
@@ -127,11 +77,11 @@ extend_prefix(const gm_arena *arena, gm_block *block)
         block->mapped_prefix = block->size;
         return;
     }
-    size_t slot = slot_of(arena, block->chunk, start + block->mapped_prefix);
-    while (slot_is_mapped(block->chunk, slot)) {
+    size_t slot = gm_arena_slot(arena, block->chunk, start + block->mapped_prefix);
+    while (gm_chunk_is_mapped(block->chunk, slot)) {
         slot++;
     }
-    uint64_t end = slot_address(arena, block->chunk, slot);
+    uint64_t end = gm_arena_slot_address(arena, block->chunk, slot);
     block->mapped_prefix = end > start ? (size_t)(end - start) : 0;
 }
 
@@ -247,9 +197,9 @@ measure_placement(const gm_arena *arena, gm_block *block, size_t size,
         return true;
     }
     uint64_t start = gm_block_start(block) + front;
-    out->first_slot = slot_of(arena, block->chunk, start);
+    out->first_slot = gm_arena_slot(arena, block->chunk, start);
     out->slot_count =
-        slot_of(arena, block->chunk, start + size - 1) - out->first_slot + 1;
+        gm_arena_slot(arena, block->chunk, start + size - 1) - out->first_slot + 1;
     for (size_t i = 0; i < out->slot_count; i++) {
         uint32_t state = block->chunk->slots[out->first_slot + i].state;
         if (state == GM_SLOT_ZOMBIE) {
@@ -360,13 +310,13 @@ static gm_block *
 cut_lower(gm_arena *arena, gm_block *block, size_t size)
 {
     uint64_t start = gm_block_start(block);
-    bool had_memory = mapped_part(arena, block) != 0;
+    bool had_memory = gm_arena_mapped_part(arena, block) != 0;
     gm_block *lower = insert_below(arena, block, start, size);
     move_start(block, start + size);
     block->size -= size;
     block->mapped_prefix -= size;
     reindex_block(arena, block);
-    arena->free_blocks -= had_memory && mapped_part(arena, block) == 0;
+    arena->free_blocks -= had_memory && gm_arena_mapped_part(arena, block) == 0;
     return lower;
 }
 
@@ -380,7 +330,7 @@ cut_front(gm_arena *arena, gm_block *block, size_t front)
     lower->uses = 0;
     lower->freed_ns = block->freed_ns;
     gm_block_set_state(lower, GM_HEAP_FREE);
-    measure_block(arena, lower);
+    gm_arena_measure(arena, lower);
     move_start(block, start + front);
     block->size -= front;
     block->unmapped -= lower->unmapped;
@@ -438,7 +388,7 @@ drop_node(gm_arena *arena, gm_block *block)
 static void
 grow_up(gm_arena *arena, gm_block *lower, size_t size, uint64_t now_ns)
 {
-    arena->free_blocks += mapped_part(arena, lower) == 0;
+    arena->free_blocks += gm_arena_mapped_part(arena, lower) == 0;
     if (lower->mapped_prefix == lower->size) {
         lower->mapped_prefix += size;
     }
@@ -451,7 +401,7 @@ grow_up(gm_arena *arena, gm_block *lower, size_t size, uint64_t now_ns)
 static void
 grow_down(gm_arena *arena, gm_block *upper, size_t size, uint64_t now_ns)
 {
-    arena->free_blocks += mapped_part(arena, upper) == 0;
+    arena->free_blocks += gm_arena_mapped_part(arena, upper) == 0;
     move_start(upper, gm_block_start(upper) - size);
     upper->mapped_prefix += size;
     upper->size += size;
@@ -465,7 +415,7 @@ join(gm_arena *arena, gm_block *lower, gm_block *upper)
 {
     unindex_block(arena, upper);
     arena->free_blocks +=
-        mapped_part(arena, lower) == 0 && mapped_part(arena, upper) != 0;
+        gm_arena_mapped_part(arena, lower) == 0 && gm_arena_mapped_part(arena, upper) != 0;
     if (lower->mapped_prefix == lower->size) {
         lower->mapped_prefix += upper->mapped_prefix;
     }
@@ -534,7 +484,7 @@ gm_arena_inner_slots(const gm_arena *arena, const gm_block *block, size_t *first
     if (high <= low) {
         return 0;
     }
-    *first_slot = slot_of(arena, chunk, low);
+    *first_slot = gm_arena_slot(arena, chunk, low);
     return (size_t)(high - low) / arena->page_size;
 }
 
@@ -544,7 +494,7 @@ gm_arena_remove_pages(gm_arena *arena, gm_block *block, size_t first_slot, size_
     gm_chunk *chunk = block->chunk;
     unindex_block(arena, block);
     for (size_t slot = first_slot; slot < first_slot + count; slot++) {
-        if (slot_is_mapped(chunk, slot)) {
+        if (gm_chunk_is_mapped(chunk, slot)) {
             chunk->slots[slot].state = GM_SLOT_FREE_VA;
             chunk->slots[slot].page = 0;
             chunk->mapped_slots--;
@@ -552,107 +502,10 @@ gm_arena_remove_pages(gm_arena *arena, gm_block *block, size_t first_slot, size_
             block->unmapped++;
         }
     }
-    size_t below = (size_t)(slot_address(arena, chunk, first_slot) -
+    size_t below = (size_t)(gm_arena_slot_address(arena, chunk, first_slot) -
                             gm_block_start(block));
     if (block->mapped_prefix > below) {
         block->mapped_prefix = below;
     }
     index_block(arena, block);
-}
-
-/* ---- checks ----------------------------------------------------------------------------------- */
-
-static const char *
-check_block(const gm_arena *arena, const gm_block *block)
-{
-    gm_block copy = *block;
-    measure_block(arena, &copy);
-    if (!gm_block_is_free(block)) {
-        if (copy.unmapped != 0) {
-            return "a live block lies on a page that is not mapped";
-        }
-        return gm_block_state_of(block) == GM_HEAP_DEAD ? "a dead block is linked"
-                                                        : NULL;
-    }
-    if (copy.unmapped != block->unmapped ||
-        copy.mapped_prefix != block->mapped_prefix) {
-        return "a free block's count of unmapped pages is wrong";
-    }
-    if ((block->mapped.slot != GM_INDEX_NONE) !=
-            (block->mapped_prefix >= GM_HEAP_GRANULE) ||
-        (block->sparse.slot != GM_INDEX_NONE) != (block->unmapped != 0)) {
-        return "a free block is in the wrong index";
-    }
-    return NULL;
-}
-
-/* Sums that a walk derives again. */
-typedef struct walk_sums {
-    size_t live, mapped, free_blocks, in_mapped, in_sparse;
-} walk_sums;
-
-static const char *
-check_chunk(const gm_arena *arena, const gm_chunk *chunk, walk_sums *sums)
-{
-    uint64_t address = chunk->base;
-    const gm_block *prev = NULL;
-    for (const gm_block *block = chunk->first; block != NULL; block = block->next) {
-        if (gm_block_start(block) != address || block->prev != prev ||
-            block->chunk != chunk || block->size == 0 ||
-            block->size % GM_HEAP_GRANULE != 0) {
-            return "blocks of a chunk are not contiguous";
-        }
-        if (gm_block_is_free(block) && gm_block_is_free(prev)) {
-            return "two neighbours are both free";
-        }
-        const char *text = check_block(arena, block);
-        if (text != NULL) {
-            return text;
-        }
-        if (gm_block_is_free(block)) {
-            sums->free_blocks += mapped_part(arena, block) != 0;
-            sums->in_mapped += block->mapped.slot != GM_INDEX_NONE;
-            sums->in_sparse += block->sparse.slot != GM_INDEX_NONE;
-        }
-        else {
-            sums->live += block->size;
-        }
-        address += block->size;
-        prev = block;
-    }
-    size_t mapped = 0;
-    for (size_t slot = 0; slot < chunk->slot_count; slot++) {
-        mapped += slot_is_mapped(chunk, slot);
-    }
-    sums->mapped += chunk->paged ? mapped * arena->page_size : chunk->size;
-    if (address != chunk->base + chunk->size || mapped != chunk->mapped_slots) {
-        return "a chunk's blocks or slots do not sum to its size";
-    }
-    return NULL;
-}
-
-const char *
-gm_arena_check(const gm_arena *arena)
-{
-    walk_sums sums = {0};
-    size_t chunks = 0;
-    for (const gm_list *link = arena->chunks.next; link != &arena->chunks;
-         link = link->next) {
-        const gm_chunk *chunk = (const gm_chunk *)(const void *)((const char *)link -
-                                                   offsetof(gm_chunk, link));
-        const char *text = check_chunk(arena, chunk, &sums);
-        if (text != NULL) {
-            return text;
-        }
-        chunks++;
-    }
-    if (sums.live != arena->live_bytes || sums.mapped != arena->mapped_bytes ||
-        sums.free_blocks != arena->free_blocks || chunks != arena->chunk_count) {
-        return "an arena's counters differ from its blocks";
-    }
-    if (sums.in_mapped != arena->mapped.count || sums.in_sparse != arena->sparse.count ||
-        !gm_free_index_check(&arena->mapped) || !gm_free_index_check(&arena->sparse)) {
-        return "a free index differs from the free blocks";
-    }
-    return NULL;
 }
