@@ -16,27 +16,24 @@ typedef struct check_walk {
 static const char *
 check_counters(const gm_lane *lane)
 {
-    size_t live = 0;
+    size_t pending = 0;
     for (unsigned i = 0; i < GM_ARENAS; i++) {
         const gm_arena *arena = &lane->arenas[i];
         const gm_lane_stats *stats = &lane->stats[i];
-        live += arena->live_bytes;
-        if (stats->active_bytes.current != arena->live_bytes) {
-            return "active bytes differ from an arena's live blocks";
+        pending += stats->pending.blocks;
+        if (stats->used.bytes + stats->pending.bytes != arena->live_bytes) {
+            return "used + pending differ from an arena's live blocks";
         }
-        if (lane->inactive_bytes[i].current != gm_arena_cached_bytes(arena) ||
-            lane->inactive[i].current != arena->free_blocks) {
-            return "cached bytes differ from an arena's free blocks";
+        if (stats->inactive_peak.bytes < gm_arena_cached_bytes(arena) ||
+            stats->peak.bytes < stats->used.bytes) {
+            return "a peak is lower than its current value";
         }
         if (lane->segment_bytes[i].current != arena->mapped_bytes) {
             return "segment bytes differ from an arena's mapped bytes";
         }
     }
-    if (lane->all.active_bytes.current != live ||
-        lane->all.allocated_bytes.current + lane->pending_bytes != live) {
-        return "used + pending differ from the live blocks";
-    }
-    return NULL;
+    return pending == lane->pending_blocks ? NULL
+                                           : "the number of pending blocks is wrong";
 }
 
 /* Every watch has as many users as uses, freed ones are queued in it. */

@@ -35,28 +35,48 @@ has_totals(const gm_lane *lane)
 }
 
 static inline void
-add_alloc(gm_lane_stats *stats, const gm_block *block)
+raise_peak(uint64_t *peak, uint64_t value)
 {
-    gm_stat_add(&stats->allocation, 1);
-    gm_stat_add(&stats->allocated_bytes, block->size);
-    gm_stat_add(&stats->requested_bytes, block->requested);
-    gm_stat_add(&stats->active, 1);
-    gm_stat_add(&stats->active_bytes, block->size);
+    if (value > *peak) {
+        *peak = value;
+    }
 }
 
-static inline void
-sub_alloc(gm_lane_stats *stats, const gm_block *block)
+/* The sum of one measure over both arenas. */
+#define BOTH(lane, tally, measure) \
+    ((lane)->stats[GM_SMALL].tally.measure + (lane)->stats[GM_LARGE].tally.measure)
+
+static void
+raise_active_peaks(gm_lane *lane, gm_lane_stats *stats)
 {
-    gm_stat_sub(&stats->allocation, 1);
-    gm_stat_sub(&stats->allocated_bytes, block->size);
-    gm_stat_sub(&stats->requested_bytes, block->requested);
+    gm_tally *all = &lane->peaks.active;
+    raise_peak(&stats->active_peak.blocks, stats->used.blocks + stats->pending.blocks);
+    raise_peak(&stats->active_peak.bytes, stats->used.bytes + stats->pending.bytes);
+    raise_peak(&all->blocks,
+               BOTH(lane, used, blocks) + BOTH(lane, pending, blocks));
+    raise_peak(&all->bytes, BOTH(lane, used, bytes) + BOTH(lane, pending, bytes));
 }
 
 void
 gm_count_alloc_locked(gm_lane *lane, const gm_block *block)
 {
-    add_alloc(&lane->stats[gm_block_arena_index(block)], block);
-    add_alloc(&lane->all, block);
+    gm_lane_stats *stats = &lane->stats[gm_block_arena_index(block)];
+    gm_tally *all = &lane->peaks.used;
+    stats->used.blocks += 1;
+    stats->used.bytes += block->size;
+    stats->used.requested += block->requested;
+    stats->total.blocks += 1;
+    stats->total.bytes += block->size;
+    stats->total.requested += block->requested;
+    raise_peak(&stats->peak.blocks, stats->used.blocks);
+    raise_peak(&stats->peak.bytes, stats->used.bytes);
+    raise_peak(&stats->peak.requested, stats->used.requested);
+    raise_peak(&all->blocks, BOTH(lane, used, blocks));
+    raise_peak(&all->bytes, BOTH(lane, used, bytes));
+    raise_peak(&all->requested, BOTH(lane, used, requested));
+    if (lane->pending_blocks != 0) {
+        raise_active_peaks(lane, stats);
+    }
     if (has_totals(lane)) {
         total_add(&lane->pool->used, block->size);
         total_add(&lane->pool->requested, block->requested);
@@ -67,8 +87,10 @@ gm_count_alloc_locked(gm_lane *lane, const gm_block *block)
 void
 gm_count_free_locked(gm_lane *lane, const gm_block *block)
 {
-    sub_alloc(&lane->stats[gm_block_arena_index(block)], block);
-    sub_alloc(&lane->all, block);
+    gm_lane_stats *stats = &lane->stats[gm_block_arena_index(block)];
+    stats->used.blocks -= 1;
+    stats->used.bytes -= block->size;
+    stats->used.requested -= block->requested;
     if (has_totals(lane)) {
         total_sub(&lane->pool->used, block->size);
         total_sub(&lane->pool->requested, block->requested);
@@ -77,32 +99,39 @@ gm_count_free_locked(gm_lane *lane, const gm_block *block)
 }
 
 void
-gm_count_inactive_locked(gm_lane *lane, const gm_block *block)
+gm_count_pending_locked(gm_lane *lane, const gm_block *block, bool begins)
 {
     gm_lane_stats *stats = &lane->stats[gm_block_arena_index(block)];
-    gm_stat_sub(&stats->active, 1);
-    gm_stat_sub(&stats->active_bytes, block->size);
-    gm_stat_sub(&lane->all.active, 1);
-    gm_stat_sub(&lane->all.active_bytes, block->size);
-}
-
-static void
-move_stat(gm_stat *stat, uint64_t value)
-{
-    if (value > stat->current) {
-        gm_stat_add(stat, value - stat->current);
+    if (begins) {
+        lane->pending_blocks++;
+        stats->pending.blocks += 1;
+        stats->pending.bytes += block->size;
     }
     else {
-        gm_stat_sub(stat, stat->current - value);
+        lane->pending_blocks--;
+        stats->pending.blocks -= 1;
+        stats->pending.bytes -= block->size;
     }
 }
 
 void
-gm_lane_count_cached_locked(gm_lane *lane, unsigned arena)
+gm_count_cached_locked(gm_lane *lane, const gm_arena *arena)
 {
-    move_stat(&lane->inactive[arena], lane->arenas[arena].free_blocks);
-    move_stat(&lane->inactive_bytes[arena],
-              gm_arena_cached_bytes(&lane->arenas[arena]));
+    gm_tally *peak = &lane->stats[arena->small ? GM_SMALL : GM_LARGE].inactive_peak;
+    raise_peak(&peak->blocks, arena->free_blocks);
+    raise_peak(&peak->bytes, gm_arena_cached_bytes(arena));
+}
+
+uint64_t
+gm_lane_used_locked(const gm_lane *lane)
+{
+    return BOTH(lane, used, bytes);
+}
+
+uint64_t
+gm_lane_pending_locked(const gm_lane *lane)
+{
+    return BOTH(lane, pending, bytes);
 }
 
 void
@@ -118,23 +147,24 @@ gm_count_segments_locked(gm_lane *lane, const gm_arena *arena, int64_t number,
         gm_stat_sub(&lane->segments[index], (uint64_t)-number);
         gm_stat_sub(&lane->segment_bytes[index], bytes);
     }
-    gm_lane_count_cached_locked(lane, index);
+    gm_count_cached_locked(lane, arena);
 }
 
 static void
-start_total(gm_total *total, const gm_stat *stat)
+start_total(gm_total *total, uint64_t current, uint64_t peak)
 {
-    atomic_store_explicit(&total->current, stat->current, memory_order_relaxed);
-    atomic_store_explicit(&total->peak, stat->peak, memory_order_relaxed);
+    atomic_store_explicit(&total->current, current, memory_order_relaxed);
+    atomic_store_explicit(&total->peak, peak, memory_order_relaxed);
 }
 
 void
 gm_count_start_totals_locked(gm_lane *lane)
 {
     gm_pool *pool = lane->pool;
-    start_total(&pool->used, &lane->all.allocated_bytes);
-    start_total(&pool->requested, &lane->all.requested_bytes);
-    start_total(&pool->allocations, &lane->all.allocation);
+    const gm_tally *peak = &lane->peaks.used;
+    start_total(&pool->used, BOTH(lane, used, bytes), peak->bytes);
+    start_total(&pool->requested, BOTH(lane, used, requested), peak->requested);
+    start_total(&pool->allocations, BOTH(lane, used, blocks), peak->blocks);
     atomic_store_explicit(&pool->many_lanes, true, memory_order_relaxed);
 }
 
@@ -149,18 +179,86 @@ sum_stat(gm_stat *sum, const gm_stat *stat)
     sum->freed += stat->freed;
 }
 
+/* Adds one arena's stat to its column and to `all`, whose peak comes from elsewhere
+ * when it is kept exactly. */
 static void
-sum_row(gm_stat_row *row, const gm_stat *small, const gm_stat *large, const gm_stat *all)
+sum_row(gm_stat_row *row, unsigned arena, const gm_stat *stat, bool with_peak)
 {
-    sum_stat(&row->small_pool, small);
-    sum_stat(&row->large_pool, large);
-    if (all != NULL) {
-        sum_stat(&row->all, all);
+    sum_stat(arena == GM_SMALL ? &row->small_pool : &row->large_pool, stat);
+    row->all.current += stat->current;
+    row->all.allocated += stat->allocated;
+    row->all.freed += stat->freed;
+    if (with_peak) {
+        row->all.peak += stat->peak;
     }
-    else {
-        sum_stat(&row->all, small);
-        sum_stat(&row->all, large);
+}
+
+static inline gm_stat
+stat_of(uint64_t current, uint64_t peak, uint64_t total, uint64_t base)
+{
+    return (gm_stat){.current = current,
+                     .peak = peak > current ? peak : current,
+                     .allocated = total,
+                     .freed = total + base - current};
+}
+
+static void
+sum_used(gm_pool_stats *out, unsigned arena, const gm_lane_stats *s)
+{
+    const gm_tally *used = &s->used, *peak = &s->peak, *total = &s->total;
+    const gm_tally *base = &s->base;
+    gm_stat blocks = stat_of(used->blocks, peak->blocks, total->blocks, base->blocks);
+    gm_stat bytes = stat_of(used->bytes, peak->bytes, total->bytes, base->bytes);
+    gm_stat requested = stat_of(used->requested, peak->requested, total->requested,
+                                base->requested);
+    sum_row(&out->allocation, arena, &blocks, false);
+    sum_row(&out->allocated_bytes, arena, &bytes, false);
+    sum_row(&out->requested_bytes, arena, &requested, false);
+}
+
+/* active: without pending blocks its peak is the peak of used ones. */
+static gm_stat
+active_stat(uint64_t used, uint64_t pending, uint64_t peak, uint64_t active_peak,
+            uint64_t total, uint64_t base)
+{
+    return stat_of(used + pending, peak > active_peak ? peak : active_peak, total, base);
+}
+
+static void
+sum_active(gm_pool_stats *out, unsigned arena, const gm_lane *lane)
+{
+    const gm_lane_stats *s = &lane->stats[arena];
+    gm_stat blocks =
+        active_stat(s->used.blocks, s->pending.blocks, s->peak.blocks,
+                    s->active_peak.blocks, s->total.blocks, s->active_base.blocks);
+    gm_stat bytes =
+        active_stat(s->used.bytes, s->pending.bytes, s->peak.bytes,
+                    s->active_peak.bytes, s->total.bytes, s->active_base.bytes);
+    sum_row(&out->active, arena, &blocks, false);
+    sum_row(&out->active_bytes, arena, &bytes, false);
+
+    /* What becomes inactive was active before, or has just been mapped. */
+    const gm_arena *arena_of = &lane->arenas[arena];
+    const gm_stat *segment_bytes = &lane->segment_bytes[arena];
+    gm_stat free_bytes = {.current = gm_arena_cached_bytes(arena_of),
+                          .peak = s->inactive_peak.bytes,
+                          .allocated = bytes.freed + segment_bytes->allocated,
+                          .freed = bytes.allocated + segment_bytes->freed};
+    gm_stat free_blocks = {.current = arena_of->free_blocks,
+                           .peak = s->inactive_peak.blocks,
+                           .allocated = blocks.freed + lane->segments[arena].allocated};
+    if (free_blocks.allocated < free_blocks.current) {
+        free_blocks.allocated = free_blocks.current;
     }
+    free_blocks.freed = free_blocks.allocated - free_blocks.current;
+    sum_row(&out->inactive_split, arena, &free_blocks, true);
+    sum_row(&out->inactive_split_bytes, arena, &free_bytes, true);
+}
+
+static inline uint64_t
+larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
 }
 
 static bool
@@ -168,28 +266,21 @@ sum_lane(gm_lane *lane, void *argument)
 {
     gm_pool_stats *out = argument;
     gm_lane_drain_locked(lane);
-    const gm_lane_stats *s = &lane->stats[GM_SMALL];
-    const gm_lane_stats *l = &lane->stats[GM_LARGE];
-    const gm_lane_stats *a = &lane->all;
-    sum_row(&out->allocation, &s->allocation, &l->allocation, &a->allocation);
-    sum_row(&out->allocated_bytes, &s->allocated_bytes, &l->allocated_bytes,
-            &a->allocated_bytes);
-    sum_row(&out->requested_bytes, &s->requested_bytes, &l->requested_bytes,
-            &a->requested_bytes);
-    sum_row(&out->active, &s->active, &l->active, &a->active);
-    sum_row(&out->active_bytes, &s->active_bytes, &l->active_bytes, &a->active_bytes);
-    sum_row(&out->segment, &lane->segments[GM_SMALL], &lane->segments[GM_LARGE], NULL);
-    sum_row(&out->reserved_bytes, &lane->segment_bytes[GM_SMALL],
-            &lane->segment_bytes[GM_LARGE], NULL);
-    sum_row(&out->inactive_split, &lane->inactive[GM_SMALL], &lane->inactive[GM_LARGE],
-            NULL);
-    sum_row(&out->inactive_split_bytes, &lane->inactive_bytes[GM_SMALL],
-            &lane->inactive_bytes[GM_LARGE], NULL);
     for (unsigned i = 0; i < GM_ARENAS; i++) {
+        sum_used(out, i, &lane->stats[i]);
+        sum_active(out, i, lane);
+        sum_row(&out->segment, i, &lane->segments[i], true);
+        sum_row(&out->reserved_bytes, i, &lane->segment_bytes[i], true);
         out->cached_bytes += gm_arena_cached_bytes(&lane->arenas[i]);
         out->address_bytes += lane->arenas[i].address_bytes;
     }
-    out->pending_bytes += lane->pending_bytes;
+    const gm_tally *used = &lane->peaks.used, *active = &lane->peaks.active;
+    out->allocation.all.peak += used->blocks;
+    out->allocated_bytes.all.peak += used->bytes;
+    out->requested_bytes.all.peak += used->requested;
+    out->active.all.peak += larger(used->blocks, active->blocks);
+    out->active_bytes.all.peak += larger(used->bytes, active->bytes);
+    out->pending_bytes += BOTH(lane, pending, bytes);
     out->pending_blocks += lane->pending_blocks;
     out->deferred_frees += lane->deferred_frees;
     out->lanes++;
@@ -256,29 +347,29 @@ peak_to_current(gm_stat *stat)
     stat->peak = stat->current;
 }
 
-static void
-reset_lane_peaks(gm_lane_stats *stats)
-{
-    peak_to_current(&stats->allocation);
-    peak_to_current(&stats->allocated_bytes);
-    peak_to_current(&stats->requested_bytes);
-    peak_to_current(&stats->active);
-    peak_to_current(&stats->active_bytes);
-}
-
 static bool
 reset_peaks(gm_lane *lane, void *argument)
 {
     (void)argument;
     gm_lane_drain_locked(lane);
-    reset_lane_peaks(&lane->all);
     for (unsigned i = 0; i < GM_ARENAS; i++) {
-        reset_lane_peaks(&lane->stats[i]);
-        peak_to_current(&lane->inactive[i]);
-        peak_to_current(&lane->inactive_bytes[i]);
+        gm_lane_stats *stats = &lane->stats[i];
+        stats->peak = stats->used;
+        stats->active_peak = (gm_tally){
+            .blocks = stats->used.blocks + stats->pending.blocks,
+            .bytes = stats->used.bytes + stats->pending.bytes};
+        stats->inactive_peak =
+            (gm_tally){.blocks = lane->arenas[i].free_blocks,
+                       .bytes = gm_arena_cached_bytes(&lane->arenas[i])};
         peak_to_current(&lane->segments[i]);
         peak_to_current(&lane->segment_bytes[i]);
     }
+    lane->peaks.used = (gm_tally){.blocks = BOTH(lane, used, blocks),
+                                  .bytes = BOTH(lane, used, bytes),
+                                  .requested = BOTH(lane, used, requested)};
+    lane->peaks.active = (gm_tally){
+        .blocks = BOTH(lane, used, blocks) + BOTH(lane, pending, blocks),
+        .bytes = BOTH(lane, used, bytes) + BOTH(lane, pending, bytes)};
     return true;
 }
 
@@ -309,26 +400,18 @@ forget(gm_stat *stat)
     stat->freed = 0;
 }
 
-static void
-forget_lane(gm_lane_stats *stats)
-{
-    forget(&stats->allocation);
-    forget(&stats->allocated_bytes);
-    forget(&stats->requested_bytes);
-    forget(&stats->active);
-    forget(&stats->active_bytes);
-}
-
 static bool
 reset_accumulated(gm_lane *lane, void *argument)
 {
     (void)argument;
     gm_lane_drain_locked(lane);
-    forget_lane(&lane->all);
     for (unsigned i = 0; i < GM_ARENAS; i++) {
-        forget_lane(&lane->stats[i]);
-        forget(&lane->inactive[i]);
-        forget(&lane->inactive_bytes[i]);
+        gm_lane_stats *stats = &lane->stats[i];
+        stats->total = (gm_tally){0};
+        stats->base = stats->used;
+        stats->active_base =
+            (gm_tally){.blocks = stats->used.blocks + stats->pending.blocks,
+                       .bytes = stats->used.bytes + stats->pending.bytes};
         forget(&lane->segments[i]);
         forget(&lane->segment_bytes[i]);
     }

@@ -33,14 +33,35 @@
 
 enum { GM_SMALL = 0, GM_LARGE = 1, GM_ARENAS = 2 };
 
-/* What a lane counts; `all` and each arena. */
+/* Blocks in three measures. */
+typedef struct gm_tally {
+    uint64_t blocks;
+    uint64_t bytes;     /* rounded to GM_GRANULE */
+    uint64_t requested;
+} gm_tally;
+
+/* What a lane counts for each of its arenas. Only what must be kept is kept: the rest of
+ * a row (freed, active, inactive) follows from it when somebody reads (counters.c).
+ *
+ *     freed  = total + base - used              base: `used` when total was reset
+ *     active = used + pending
+ */
 typedef struct gm_lane_stats {
-    gm_stat allocation;
-    gm_stat allocated_bytes;
-    gm_stat requested_bytes;
-    gm_stat active;
-    gm_stat active_bytes;
+    gm_tally used;
+    gm_tally peak;         /* of used */
+    gm_tally total;        /* cumulative */
+    gm_tally base;
+    gm_tally pending;      /* `requested` is not kept */
+    gm_tally active_base;  /* used + pending when total was reset */
+    gm_tally active_peak;
+    gm_tally inactive_peak; /* free mapped blocks */
 } gm_lane_stats;
+
+/* The peaks of both arenas together. */
+typedef struct gm_lane_peaks {
+    gm_tally used;
+    gm_tally active;
+} gm_lane_peaks;
 
 /* One recorded stream of a live block, or one event that a freed block waits for. */
 typedef struct gm_use {
@@ -90,15 +111,12 @@ typedef struct gm_lane {
     gm_list watches GM_GUARDED_BY(lock); /* every gm_watch */
     gm_list idle_uses GM_GUARDED_BY(lock); /* gm_use with an event, for reuse */
     gm_lane_stats stats[GM_ARENAS] GM_GUARDED_BY(lock);
-    gm_lane_stats all GM_GUARDED_BY(lock);
-    gm_stat inactive[GM_ARENAS] GM_GUARDED_BY(lock);       /* free mapped blocks */
-    gm_stat inactive_bytes[GM_ARENAS] GM_GUARDED_BY(lock);
+    gm_lane_peaks peaks GM_GUARDED_BY(lock);
     gm_stat segments[GM_ARENAS] GM_GUARDED_BY(lock);       /* pages or whole segments */
     gm_stat segment_bytes[GM_ARENAS] GM_GUARDED_BY(lock);
     uint64_t frees GM_GUARDED_BY(lock);  /* blocks that became free, ever */
     gm_marker marker GM_GUARDED_BY(lock);
-    size_t pending_blocks GM_GUARDED_BY(lock);
-    size_t pending_bytes GM_GUARDED_BY(lock);
+    size_t pending_blocks GM_GUARDED_BY(lock); /* of both arenas */
     uint64_t deferred_frees GM_GUARDED_BY(lock);
 } gm_lane;
 
@@ -264,10 +282,6 @@ gm_block_lane(const gm_block *block)
     return (gm_lane *)block->chunk->owner;
 }
 
-/* Brings the counters of cached memory up to date after an arena changed. */
-void
-gm_lane_count_cached_locked(gm_lane *lane, unsigned arena) GM_REQUIRES(lane->lock);
-
 /* ---- source.c: memory of the device for a lane -------------------------------------- */
 
 /* Brings in the pages that a placement misses. All or nothing. */
@@ -425,9 +439,17 @@ gm_count_alloc_locked(gm_lane *lane, const gm_block *block) GM_REQUIRES(lane->lo
 /* The block was freed by its owner. */
 void
 gm_count_free_locked(gm_lane *lane, const gm_block *block) GM_REQUIRES(lane->lock);
-/* Its memory is free as well: no stream uses it any more. */
+/* A freed block begins to wait for other streams, or has waited. */
 void
-gm_count_inactive_locked(gm_lane *lane, const gm_block *block) GM_REQUIRES(lane->lock);
+gm_count_pending_locked(gm_lane *lane, const gm_block *block, bool begins)
+    GM_REQUIRES(lane->lock);
+/* An arena has more free memory than before. */
+void
+gm_count_cached_locked(gm_lane *lane, const gm_arena *arena) GM_REQUIRES(lane->lock);
+uint64_t
+gm_lane_used_locked(const gm_lane *lane) GM_REQUIRES(lane->lock);
+uint64_t
+gm_lane_pending_locked(const gm_lane *lane) GM_REQUIRES(lane->lock);
 /* Pages or segments came to an arena, or left it (negative). */
 void
 gm_count_segments_locked(gm_lane *lane, const gm_arena *arena, int64_t number,

@@ -155,8 +155,8 @@ sum_visit(gm_lane *lane, void *argument)
     gm_oom *oom = sums->oom;
     size_t cached = gm_arena_cached_bytes(&lane->arenas[GM_SMALL]) +
                     gm_arena_cached_bytes(&lane->arenas[GM_LARGE]);
-    oom->used += lane->all.allocated_bytes.current;
-    oom->pending += lane->pending_bytes;
+    oom->used += gm_lane_used_locked(lane);
+    oom->pending += gm_lane_pending_locked(lane);
     oom->cached += cached;
     if (lane != sums->own) {
         oom->stranded += cached;

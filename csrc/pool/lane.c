@@ -111,7 +111,6 @@ place_block(gm_lane *lane, gm_arena *arena, const gm_request *request,
     block->context = request->context;
     block->by_address = request->by_address;
     gm_count_alloc_locked(lane, block);
-    gm_lane_count_cached_locked(lane, arena->small ? GM_SMALL : GM_LARGE);
     return block;
 }
 
@@ -126,9 +125,11 @@ gm_lane_take_cached_locked(gm_lane *lane, const gm_request *request, size_t size
                        &placement)) {
         return false;
     }
-    *status = gm_slab_reserve(&lane->nodes, 2);
-    if (*status != GM_OK) {
-        return false;
+    if (lane->nodes.available < 2) {
+        *status = gm_slab_reserve(&lane->nodes, 2);
+        if (*status != GM_OK) {
+            return false;
+        }
     }
     *out = place_block(lane, arena, request, &placement);
     return true;
@@ -163,19 +164,16 @@ gm_lane_complete_free_locked(gm_lane *lane, gm_block *block)
     gm_pool *pool = lane->pool;
     gm_device *device = pool->device;
     gm_arena *arena = block->chunk->arena;
-    bool was_pending = gm_block_state_of(block) == GM_HEAP_PENDING;
-    if (was_pending) {
-        lane->pending_blocks--;
-        lane->pending_bytes -= block->size;
+    if (gm_block_state_of(block) == GM_HEAP_PENDING) {
+        gm_count_pending_locked(lane, block, false);
     }
-    gm_count_inactive_locked(lane, block);
     lane->frees++;
     if (gm_trace_is_on(pool->trace)) {
         gm_trace_event(pool, GM_TRACE_FREE_COMPLETED, gm_block_start(block),
                        block->size, lane->stream, block->context, true);
     }
     gm_arena_release(arena, block, device->ops->clock_ns(device));
-    gm_lane_count_cached_locked(lane, arena->small ? GM_SMALL : GM_LARGE);
+    gm_count_cached_locked(lane, arena);
 }
 
 void
@@ -185,8 +183,7 @@ gm_lane_free_locked(gm_lane *lane, gm_block *block)
     if (block->uses != 0 && gm_pending_file_locked(lane, block)) {
         gm_block_set_state(block, GM_HEAP_PENDING);
         gm_chunk_set_start(block->chunk, gm_block_start(block), NULL);
-        lane->pending_blocks++;
-        lane->pending_bytes += block->size;
+        gm_count_pending_locked(lane, block, true);
         return;
     }
     gm_lane_complete_free_locked(lane, block);

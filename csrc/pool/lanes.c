@@ -126,7 +126,7 @@ empty_lane_locked(gm_lane *lane)
 {
     gm_lane_drain_locked(lane);
     gm_pending_poll_locked(lane);
-    if (lane->pending_blocks != 0 || lane->all.active.current != 0) {
+    if (lane->pending_blocks != 0 || gm_lane_used_locked(lane) != 0) {
         return false;
     }
     gm_reclaim reclaim = {.target = SIZE_MAX};
