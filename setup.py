@@ -31,6 +31,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError, LinkError
 
 SOURCES = sorted(str(path) for path in Path("csrc").rglob("*.c"))
 HEADERS = sorted(str(path) for path in Path("csrc").rglob("*.h"))
@@ -92,7 +93,8 @@ class BuildCore(build_ext):
                 warnings = WARNINGS if in_python else STRICT_WARNINGS
                 command = [*compiler, *common, *warnings]
                 command += ["-c", source, "-o", str(target)]
-                subprocess.run(command, check=True)
+                if subprocess.run(command, check=False).returncode != 0:
+                    raise CompileError(f"could not compile {source}")
             return str(target)
 
         with ThreadPoolExecutor(self.parallel or os.cpu_count() or 1) as workers:
@@ -102,7 +104,8 @@ class BuildCore(build_ext):
         command = [*compiler, "-shared", "-pthread", *self.sanitizer_flags()]
         command += [*objects, "-o", str(result), "-lm", "-lrt"]
         command += shlex.split(os.environ.get("LDFLAGS", ""))
-        subprocess.run(command, check=True)
+        if subprocess.run(command, check=False).returncode != 0:
+            raise LinkError(f"could not link {result}")
 
     def common_flags(self, ext: Extension) -> list[str]:
         """Flags of every source, whatever its group."""

@@ -211,6 +211,15 @@ parse_extent(PyObject *value, Py_ssize_t *out)
 int
 parse_shape(PyObject *value, Py_ssize_t shape[], int *ndim)
 {
+    if (PyLong_CheckExact(value)) { /* the hot path of Pool.empty(n) */
+        Py_ssize_t extent = PyLong_AsSsize_t(value);
+        if (extent >= 0) {
+            shape[0] = extent;
+            *ndim = 1;
+            return 0;
+        }
+        PyErr_Clear();
+    }
     bool sequence = PySequence_Check(value) && !PyUnicode_Check(value) &&
                     !PyBytes_Check(value);
     if (PyLong_Check(value) || !sequence) {

@@ -54,7 +54,10 @@ Device_tp_dealloc(PyObject *op)
     PyObject_GC_UnTrack(op);
     PyObject *kind, *value, *traceback;
     PyErr_Fetch(&kind, &value, &traceback);
-    state_of(op)->live_devices--;
+    core_state *state = state_of_dying(op);
+    if (state != NULL) {
+        state->live_devices--;
+    }
     pinned_forget(self);
     gm_device_release(self->device);
     PyErr_Restore(kind, value, traceback);

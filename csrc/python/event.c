@@ -128,7 +128,10 @@ Event_tp_dealloc(PyObject *op)
     if (self->weakrefs != NULL) {
         PyObject_ClearWeakRefs(op);
     }
-    state_of(op)->live_events--;
+    core_state *state = state_of_dying(op);
+    if (state != NULL) {
+        state->live_events--;
+    }
     gm_device *device = self->device->device;
     if (gm_device_usable(device) == GM_OK) {
         /* Nobody can act on a failure here; the device reports a lost one itself. */

@@ -154,17 +154,32 @@ static int
 core_clear(PyObject *module)
 {
     core_state *state = state_of_module(module);
+    buffer_forget_spares(state);
 #define CORE_CLEAR(field) Py_CLEAR(state->field);
     CORE_STATE_MAP(CORE_CLEAR)
 #undef CORE_CLEAR
     return 0;
 }
 
+/* Objects may outlive the module while the interpreter is taken down: they must not
+ * find the head of their ring gone. A ring that was never set up is all zero. */
+static void
+dissolve_ring(gm_list *head)
+{
+    while (head->next != NULL && !gm_list_is_empty(head)) {
+        gm_list_remove(head->next);
+    }
+}
+
 static void
 core_free(void *module)
 {
-    callbacks_end(state_of_module((PyObject *)module));
+    core_state *state = state_of_module((PyObject *)module);
+    callbacks_end(state);
     (void)core_clear((PyObject *)module);
+    dissolve_ring(&state->pools);
+    dissolve_ring(&state->streams);
+    dissolve_ring(&state->pins);
 }
 
 /* 0, or -1 with an exception: the parts in the order in which they need each other. */

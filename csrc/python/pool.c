@@ -212,7 +212,10 @@ Pool_tp_dealloc(PyObject *op)
     if (self->weakrefs != NULL) {
         PyObject_ClearWeakRefs(op);
     }
-    state_of(op)->live_pools--;
+    core_state *state = state_of_dying(op);
+    if (state != NULL) {
+        state->live_pools--;
+    }
     gm_pool_set_observer(self->pool, NULL, NULL);
     gm_pool_release(self->pool);
     Py_CLEAR(self->name);

@@ -73,7 +73,7 @@ typedef struct core_state {
      * interpreter (0 lets an allocation skip the look-up). */
     PyObject *scope_variable;
     Py_ssize_t scopes_active;
-    /* Stacks: tuple of (code, line) -> id, and id -> the tuple (history.c). */
+    /* Stacks: bytes that identify one -> its number -> (code, line, ...) (history.c). */
     PyObject *stack_ids;
     PyObject *stack_frames;
     /* Live objects by type, for count_live(); guarded by the GIL. */
@@ -98,6 +98,10 @@ typedef struct core_state {
     uint64_t climb_clock;
     /* Constant rows that hot paths need. */
     const struct dtype_info *dtype_uint8;
+    /* Memory of dead Buffers for the next ones, linked through their root; at most
+     * BUFFER_SPARES. Given back by buffer_forget_spares. */
+    struct BufferObject *spare_buffers;
+    int spare_buffer_count;
     /* Interned strings that hot paths compare with. */
     PyObject *str_uint8;
     PyObject *str_float32;
@@ -115,6 +119,18 @@ static inline core_state *
 state_of(PyObject *self)
 {
     return (core_state *)PyType_GetModuleState(Py_TYPE(self));
+}
+
+/* The same for a dealloc, which may run when the type has lost its module already (the
+ * interpreter is being taken down): NULL then, and no exception. */
+static inline core_state *
+state_of_dying(PyObject *self)
+{
+    core_state *state = (core_state *)PyType_GetModuleState(Py_TYPE(self));
+    if (state == NULL) {
+        PyErr_Clear();
+    }
+    return state;
 }
 
 /* ---- objects that several files look into -------------------------------------------- */
@@ -313,6 +329,11 @@ buffer_root(BufferObject *self)
 {
     return self->root != NULL ? self->root : self;
 }
+
+/* For the end of the module, while its types are there: gives the spare objects'
+ * memory back and keeps no more. */
+void
+buffer_forget_spares(core_state *state);
 
 /* 0 when the memory is there, else -1 with ReleasedError that names the scope. */
 int

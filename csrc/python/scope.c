@@ -206,10 +206,10 @@ Scope_tp_dealloc(PyObject *op)
     if (self->weakrefs != NULL) {
         PyObject_ClearWeakRefs(op);
     }
-    core_state *state = state_of(op);
-    state->live_scopes--;
-    if (self->active) {
-        state->scopes_active--;
+    core_state *state = state_of_dying(op);
+    if (state != NULL) {
+        state->live_scopes--;
+        state->scopes_active -= self->active;
     }
     scope_abandon(self);
     (void)Scope_tp_clear(op);

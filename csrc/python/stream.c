@@ -120,11 +120,13 @@ Stream_tp_dealloc(PyObject *op)
     if (self->weakrefs != NULL) {
         PyObject_ClearWeakRefs(op);
     }
-    core_state *state = state_of(op);
-    state->live_streams--;
+    core_state *state = state_of_dying(op);
+    if (state != NULL) {
+        state->live_streams--;
+    }
     if (self->owned) {
         gm_status status = stream_close(self);
-        if (status != GM_OK) {
+        if (status != GM_OK && state != NULL) {
             warn_unraisable(state, "could not destroy a stream of %s: %s",
                             self->device->device->info.name, gm_status_text(status));
         }
