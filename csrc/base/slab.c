@@ -8,8 +8,9 @@
 
 #define SLAB_SIZE ((size_t)64 << 10)
 
-/* The link to the next slab, padded so that nodes keep malloc's alignment. */
-#define SLAB_HEADER ((size_t)16)
+/* The link to the next slab, padded so that nodes of 64 or 128 bytes begin at a cache
+ * line. */
+#define SLAB_HEADER ((size_t)64)
 
 static void *
 link_of(const void *node)
@@ -60,10 +61,11 @@ static gm_status
 add_slab(gm_slab *slab)
 {
     size_t nodes = (SLAB_SIZE - SLAB_HEADER) / slab->node_size;
-    char *fresh = calloc(1, SLAB_SIZE);
+    char *fresh = aligned_alloc(SLAB_HEADER, SLAB_SIZE);
     if (fresh == NULL) {
         return GM_NO_HOST_MEMORY;
     }
+    memset(fresh, 0, SLAB_SIZE);
     retire_carve(slab);
     set_link(fresh, slab->slabs);
     slab->slabs = fresh;

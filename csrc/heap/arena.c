@@ -24,21 +24,21 @@ static inline void
 reindex_block(gm_arena *arena, gm_block *block)
 {
     uint32_t mapped = mapped_class(block);
-    if (mapped != block->mapped.slot) {
-        if (block->mapped.slot != GM_INDEX_NONE) {
+    if (mapped != block->mapped_slot) {
+        if (block->mapped_slot != GM_INDEX_NONE) {
             gm_free_index_remove(&arena->mapped, block);
         }
         if (mapped != GM_INDEX_NONE) {
             gm_free_index_insert(&arena->mapped, block, mapped);
         }
     }
-    if (block->unmapped == 0 && block->sparse.slot == GM_INDEX_NONE) {
+    if (block->unmapped == 0 && block->sparse_slot == GM_INDEX_NONE) {
         return;
     }
     uint32_t sparse =
         block->unmapped != 0 ? gm_free_index_class(block->size) : GM_INDEX_NONE;
-    if (sparse != block->sparse.slot) {
-        if (block->sparse.slot != GM_INDEX_NONE) {
+    if (sparse != block->sparse_slot) {
+        if (block->sparse_slot != GM_INDEX_NONE) {
             gm_free_index_remove(&arena->sparse, block);
         }
         if (sparse != GM_INDEX_NONE) {
@@ -50,8 +50,8 @@ reindex_block(gm_arena *arena, gm_block *block)
 static inline void
 index_block(gm_arena *arena, gm_block *block)
 {
-    block->mapped.slot = GM_INDEX_NONE;
-    block->sparse.slot = GM_INDEX_NONE;
+    block->mapped_slot = GM_INDEX_NONE;
+    block->sparse_slot = GM_INDEX_NONE;
     reindex_block(arena, block);
     arena->free_blocks += gm_arena_mapped_part(arena, block) != 0;
 }
@@ -59,10 +59,10 @@ index_block(gm_arena *arena, gm_block *block)
 static inline void
 unindex_block(gm_arena *arena, gm_block *block)
 {
-    if (block->mapped.slot != GM_INDEX_NONE) {
+    if (block->mapped_slot != GM_INDEX_NONE) {
         gm_free_index_remove(&arena->mapped, block);
     }
-    if (block->sparse.slot != GM_INDEX_NONE) {
+    if (block->sparse_slot != GM_INDEX_NONE) {
         gm_free_index_remove(&arena->sparse, block);
     }
     arena->free_blocks -= gm_arena_mapped_part(arena, block) != 0;

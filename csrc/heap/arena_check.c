@@ -44,9 +44,9 @@ check_block(const gm_arena *arena, const gm_block *block)
         copy.mapped_prefix != block->mapped_prefix) {
         return "a free block's count of unmapped pages is wrong";
     }
-    if ((block->mapped.slot != GM_INDEX_NONE) !=
+    if ((block->mapped_slot != GM_INDEX_NONE) !=
             (block->mapped_prefix >= GM_HEAP_GRANULE) ||
-        (block->sparse.slot != GM_INDEX_NONE) != (block->unmapped != 0)) {
+        (block->sparse_slot != GM_INDEX_NONE) != (block->unmapped != 0)) {
         return "a free block is in the wrong index";
     }
     return NULL;
@@ -77,8 +77,8 @@ check_chunk(const gm_arena *arena, const gm_chunk *chunk, walk_sums *sums)
         }
         if (gm_block_is_free(block)) {
             sums->free_blocks += gm_arena_mapped_part(arena, block) != 0;
-            sums->in_mapped += block->mapped.slot != GM_INDEX_NONE;
-            sums->in_sparse += block->sparse.slot != GM_INDEX_NONE;
+            sums->in_mapped += block->mapped_slot != GM_INDEX_NONE;
+            sums->in_sparse += block->sparse_slot != GM_INDEX_NONE;
         }
         else {
             sums->live += block->size;

@@ -49,35 +49,45 @@ typedef struct gm_block gm_block;
 typedef struct gm_index_link {
     gm_block *next;
     gm_block *prev;
-    uint32_t slot; /* which list; GM_INDEX_NONE when in no list */
 } gm_index_link;
 
+/* The first 64 bytes, one cache line, are all that a search and a merge read. */
 struct gm_block {
     gm_block *prev; /* neighbour below, NULL at the chunk's start. First word: the
                        slab overwrites it in dead nodes */
     gm_block *next; /* neighbour above, NULL at the chunk's end */
-    gm_chunk *chunk;
     _Atomic uint64_t address;
     size_t size;
-    _Atomic uint8_t state;
-    bool by_address; /* freed by address, not by handle */
-    uint32_t uses;   /* recorded streams (USED) or events awaited (PENDING) */
-    uint32_t unmapped;
     union {
         struct { /* FREE */
             size_t mapped_prefix;
-            uint64_t freed_ns; /* the device's clock; of merged blocks the latest */
             gm_index_link mapped;
-            gm_index_link sparse;
         };
         struct { /* USED, FREEING, PENDING */
             size_t requested;
+            gm_list use_list; /* of pool/pending.c's gm_use */
+        };
+    };
+    uint32_t mapped_slot; /* FREE: which list of the index; GM_INDEX_NONE: none */
+    _Atomic uint8_t state;
+    bool by_address;      /* freed by address, not by handle */
+    gm_chunk *chunk;
+    uint32_t uses;        /* recorded streams (USED) or events awaited (PENDING) */
+    uint32_t unmapped;    /* FREE */
+    union {
+        struct { /* FREE */
+            uint64_t freed_ns; /* the device's clock; of merged blocks the latest */
+            gm_index_link sparse;
+            uint32_t sparse_slot;
+        };
+        struct { /* USED, FREEING, PENDING */
             uint64_t context;
             gm_deferred_node deferred;
-            gm_list use_list; /* of pool/pending.h's gm_use */
         };
     };
 };
+
+_Static_assert(offsetof(gm_block, chunk) == 64, "the searched part is one cache line");
 
 static inline uint64_t
 gm_block_start(const gm_block *block)

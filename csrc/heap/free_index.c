@@ -24,6 +24,18 @@ const_link_of(gm_index_kind kind, const gm_block *block)
     return kind == GM_INDEX_MAPPED ? &block->mapped : &block->sparse;
 }
 
+static inline uint32_t *
+slot_of(gm_index_kind kind, gm_block *block)
+{
+    return kind == GM_INDEX_MAPPED ? &block->mapped_slot : &block->sparse_slot;
+}
+
+static inline uint32_t
+slot_in(gm_index_kind kind, const gm_block *block)
+{
+    return kind == GM_INDEX_MAPPED ? block->mapped_slot : block->sparse_slot;
+}
+
 /* The first non-empty class >= `from`, or GM_INDEX_NONE. */
 static uint32_t
 next_class(const gm_free_index *index, uint32_t from)
@@ -73,7 +85,7 @@ gm_free_index_insert(gm_free_index *index, gm_block *block, uint32_t slot)
     GM_ASSERT(slot < GM_INDEX_LEVELS * GM_INDEX_STEPS);
     GM_ASSERT(slot == gm_free_index_class(gm_free_index_key(index, block)));
     gm_block *head = index->heads[slot];
-    link->slot = slot;
+    *slot_of(index->kind, block) = slot;
     link->prev = NULL;
     link->next = head;
     if (head != NULL) {
@@ -90,7 +102,7 @@ void
 gm_free_index_remove(gm_free_index *index, gm_block *block)
 {
     gm_index_link *link = link_of(index->kind, block);
-    uint32_t slot = link->slot;
+    uint32_t slot = *slot_of(index->kind, block);
     GM_ASSERT(slot != GM_INDEX_NONE);
     if (link->next != NULL) {
         link_of(index->kind, link->next)->prev = link->prev;
@@ -108,7 +120,7 @@ gm_free_index_remove(gm_free_index *index, gm_block *block)
             }
         }
     }
-    link->slot = GM_INDEX_NONE;
+    *slot_of(index->kind, block) = GM_INDEX_NONE;
     index->count--;
 }
 
@@ -177,7 +189,7 @@ gm_free_index_next(const gm_free_index *index, size_t size, gm_block *block)
         if (link->next != NULL) {
             return link->next;
         }
-        from = link->slot + 1;
+        from = slot_in(index->kind, block) + 1;
     }
     uint32_t slot = next_class(index, from);
     return slot == GM_INDEX_NONE ? NULL : index->heads[slot];
@@ -192,7 +204,7 @@ check_list(const gm_free_index *index, uint32_t slot, size_t *count)
     for (const gm_block *block = index->heads[slot]; block != NULL;
          block = const_link_of(index->kind, block)->next) {
         const gm_index_link *link = const_link_of(index->kind, block);
-        if (link->prev != prev || link->slot != slot || !gm_block_is_free(block) ||
+        if (link->prev != prev || slot_in(index->kind, block) != slot || !gm_block_is_free(block) ||
             gm_free_index_class(gm_free_index_key(index, block)) != slot) {
             return false;
         }

@@ -15,7 +15,7 @@ gm_lane_create(gm_pool *pool, gm_lane **out)
     lane->pool = pool;
     gm_list_init(&lane->link);
     gm_deferred_init(&lane->deferred);
-    gm_slab_init(&lane->nodes, sizeof(gm_block));
+    gm_slab_init(&lane->nodes, gm_align_up_unchecked(sizeof(gm_block), 64));
     gm_slab_init(&lane->uses, sizeof(gm_use));
     gm_slab_init(&lane->watches_slab, sizeof(gm_watch));
     gm_list_init(&lane->watches);
