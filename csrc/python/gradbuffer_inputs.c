@@ -160,7 +160,7 @@ grad_parse_dtype(core_state *state, PyObject *value)
     if (dtype->itemsize == 2 &&
         PyErr_WarnFormat(state->GpumemWarning, 1,
                          "a GradBuffer of %s loses small gradients: a sum stops growing "
-                         "once it is some hundred times its terms; use float32",
+                         "once its terms are small beside it; use float32",
                          dtype->name) < 0) {
         return NULL;
     }
@@ -231,9 +231,8 @@ grad_order(GradBufferObject *self, PyObject *grads)
 static PyObject *
 without_graph(PyObject *grad)
 {
-    PyObject *type = (PyObject *)Py_TYPE(grad);
-    if (PyObject_HasAttrString(type, "detach") &&
-        PyObject_HasAttrString(type, "requires_grad")) {
+    if (PyObject_HasAttrString(grad, "detach") &&
+        PyObject_HasAttrString(grad, "requires_grad")) {
         return PyObject_CallMethod(grad, "detach", NULL);
     }
     return Py_NewRef(grad);

@@ -1,0 +1,353 @@
+/* test_kernels.c - conversions against exact rules, loops against plain sums, and every
+ * set of loops against the baseline, bit by bit. */
+#include <float.h>
+#include <math.h>
+
+#include "check.h"
+#include "device/host.h"
+#include "kernels/element.h"
+#include "kernels/host_kernels.h"
+
+#define COUNT 2000
+
+static uint64_t random_state = 88172645463325252u;
+
+static uint64_t
+random_bits(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state;
+}
+
+/* In [-1, 1). */
+static double
+random_unit(void)
+{
+    return (double)(random_bits() >> 11) * 0x1p-52 - 1.0;
+}
+
+/* ---- conversions ------------------------------------------------------------------- */
+
+static double
+value_of_f16(uint16_t half)
+{
+    int exponent = half >> 10 & 31, fraction = half & 1023;
+    double sign = half >> 15 != 0 ? -1.0 : 1.0;
+    if (exponent == 31) {
+        return fraction != 0 ? (double)NAN : sign * (double)INFINITY;
+    }
+    return sign * (exponent == 0 ? ldexp(fraction, -24)
+                                 : ldexp(1024 + fraction, exponent - 25));
+}
+
+static void
+f16_widens_exactly_and_comes_back(void)
+{
+    for (uint32_t bits = 0; bits <= UINT16_MAX; bits++) {
+        uint16_t half = (uint16_t)bits;
+        double expected = value_of_f16(half);
+        float got = gm_f16_to_f32(half);
+        if (isnan(expected)) {
+            CHECK(isnan(got));
+            CHECK(isnan(gm_f16_to_f32(gm_f32_to_f16(got))));
+            continue;
+        }
+        CHECK((double)got == expected);
+        CHECK_EQ(gm_f32_to_f16(got), half);
+    }
+}
+
+/* Between two neighbours the nearer one wins, and the even one in the middle. */
+static void
+f32_rounds_to_the_nearest_even_f16(void)
+{
+    for (uint16_t half = 0; half < 0x7bff; half++) {
+        float low = gm_f16_to_f32(half), high = gm_f16_to_f32((uint16_t)(half + 1));
+        float middle = (low + high) / 2.0f;
+        uint16_t even = (uint16_t)(half + (half & 1));
+        CHECK_EQ(gm_f32_to_f16(middle), even);
+        CHECK_EQ(gm_f32_to_f16(nextafterf(middle, 0.0f)), half);
+        CHECK_EQ(gm_f32_to_f16(nextafterf(middle, high)), half + 1);
+        CHECK_EQ(gm_f32_to_f16(-middle), even | 0x8000);
+    }
+    CHECK_EQ(gm_f32_to_f16(65519.996f), 0x7bff);
+    CHECK_EQ(gm_f32_to_f16(65520.0f), 0x7c00);
+    CHECK_EQ(gm_f32_to_f16(FLT_MAX), 0x7c00);
+    CHECK_EQ(gm_f32_to_f16(-INFINITY), 0xfc00);
+    CHECK_EQ(gm_f32_to_f16(0x1p-25f), 0);
+    CHECK_EQ(gm_f32_to_f16(0x1.8p-25f), 1);
+}
+
+static void
+f32_rounds_to_the_nearest_even_bf16(void)
+{
+    for (uint32_t bits = 0; bits <= UINT16_MAX; bits++) {
+        uint16_t half = (uint16_t)bits;
+        float value = gm_bf16_to_f32(half);
+        if (isnan(value)) {
+            CHECK(isnan(gm_bf16_to_f32(gm_f32_to_bf16(value))));
+            continue;
+        }
+        CHECK_EQ(gm_f32_to_bf16(value), half);
+        if ((bits & 0x7f80) == 0x7f80) {
+            continue;
+        }
+        uint32_t exact = bits << 16;
+        CHECK_EQ(gm_f32_to_bf16(gm_f32_of_bits(exact + 0x7fff)), half);
+        CHECK_EQ(gm_f32_to_bf16(gm_f32_of_bits(exact + 0x8000)), half + (half & 1));
+        CHECK_EQ(gm_f32_to_bf16(gm_f32_of_bits(exact + 0x8001)), half + 1);
+    }
+    CHECK_EQ(gm_f32_to_bf16(FLT_MAX), 0x7f80);
+    CHECK(isnan(gm_bf16_to_f32(gm_f32_to_bf16(gm_f32_of_bits(0x7f800001u)))));
+}
+
+/* ---- loops --------------------------------------------------------------------------- */
+
+static double
+read_element(gm_dtype type, const void *array, size_t i)
+{
+    switch (type) {
+    case GM_F16:
+        return (double)gm_f16_to_f32(((const uint16_t *)array)[i]);
+    case GM_BF16:
+        return (double)gm_bf16_to_f32(((const uint16_t *)array)[i]);
+    case GM_F64:
+        return ((const double *)array)[i];
+    default:
+        return (double)((const float *)array)[i];
+    }
+}
+
+static void
+write_element(gm_dtype type, void *array, size_t i, double value)
+{
+    switch (type) {
+    case GM_F16:
+        ((uint16_t *)array)[i] = gm_f32_to_f16((float)value);
+        return;
+    case GM_BF16:
+        ((uint16_t *)array)[i] = gm_f32_to_bf16((float)value);
+        return;
+    case GM_F64:
+        ((double *)array)[i] = value;
+        return;
+    default:
+        ((float *)array)[i] = (float)value;
+        return;
+    }
+}
+
+static void
+fill_random(gm_dtype type, void *array, size_t n, double size)
+{
+    for (size_t i = 0; i < n; i++) {
+        write_element(type, array, i, random_unit() * size);
+    }
+}
+
+static const size_t LENGTHS[] = {0, 1, 7, 8, 255, 256, 257, 511, 1024, COUNT};
+#define LENGTH_COUNT (sizeof(LENGTHS) / sizeof(LENGTHS[0]))
+
+static void
+check_accumulate(const gm_host_kernels *kernels, gm_dtype wide, gm_dtype narrow,
+                 size_t n, double scale)
+{
+    double sums[COUNT + 1], before[COUNT + 1], terms[COUNT];
+    fill_random(wide, sums, n + 1, 3.0);
+    memcpy(before, sums, sizeof(sums));
+    fill_random(narrow, terms, n, 3.0);
+    kernels->accumulate(wide, sums, narrow, terms, n, scale);
+    for (size_t i = 0; i < n; i++) {
+        double expected[1];
+        write_element(wide, expected, 0,
+                      read_element(wide, before, i) +
+                          read_element(narrow, terms, i) * scale);
+        CHECK(read_element(wide, sums, i) == read_element(wide, expected, 0));
+    }
+    CHECK(read_element(wide, sums, n) == read_element(wide, before, n));
+}
+
+static void
+accumulate_rounds_each_sum_once(void)
+{
+    for (int wide = 0; wide < GM_DTYPE_COUNT; wide++) {
+        for (int narrow = 0; narrow < GM_DTYPE_COUNT; narrow++) {
+            for (size_t i = 0; i < LENGTH_COUNT; i++) {
+                check_accumulate(gm_host_kernels_chosen(), (gm_dtype)wide,
+                                 (gm_dtype)narrow, LENGTHS[i], 1.0);
+                check_accumulate(gm_host_kernels_baseline(), (gm_dtype)wide,
+                                 (gm_dtype)narrow, LENGTHS[i], 7.5);
+            }
+        }
+    }
+}
+
+static void
+accumulate_onto_itself_doubles(void)
+{
+    float values[COUNT];
+    for (size_t i = 0; i < COUNT; i++) {
+        values[i] = (float)i;
+    }
+    gm_host_kernels_chosen()->accumulate(GM_F32, values, GM_F32, values, COUNT, 1.0);
+    for (size_t i = 0; i < COUNT; i++) {
+        CHECK(values[i] == 2.0f * (float)i);
+    }
+}
+
+static void
+scale_multiplies_and_stops_at_the_end(void)
+{
+    for (int type = 0; type < GM_DTYPE_COUNT; type++) {
+        for (size_t k = 0; k < LENGTH_COUNT; k++) {
+            double values[COUNT + 1], before[COUNT + 1], expected[1];
+            size_t n = LENGTHS[k];
+            fill_random((gm_dtype)type, values, n + 1, 5.0);
+            memcpy(before, values, sizeof(values));
+            gm_host_kernels_chosen()->scale((gm_dtype)type, values, n, 1.0 / 3.0);
+            for (size_t i = 0; i < n; i++) {
+                write_element((gm_dtype)type, expected, 0,
+                              read_element((gm_dtype)type, before, i) * (1.0 / 3.0));
+                CHECK(read_element((gm_dtype)type, values, i) ==
+                      read_element((gm_dtype)type, expected, 0));
+            }
+            CHECK(read_element((gm_dtype)type, values, n) ==
+                  read_element((gm_dtype)type, before, n));
+        }
+    }
+}
+
+static void
+max_abs_sees_every_place_and_every_kind(void)
+{
+    static const double kinds[] = {100.0, -100.0, (double)INFINITY, -(double)INFINITY};
+    for (int type = 0; type < GM_DTYPE_COUNT; type++) {
+        for (size_t at = 0; at < COUNT; at += 37) {
+            double values[COUNT];
+            fill_random((gm_dtype)type, values, COUNT, 1.0);
+            for (size_t k = 0; k < 4; k++) {
+                write_element((gm_dtype)type, values, at, kinds[k]);
+                CHECK(gm_host_kernels_chosen()->max_abs((gm_dtype)type, values, COUNT) ==
+                      fabs(kinds[k]));
+                CHECK(gm_host_kernels_chosen()->max_abs((gm_dtype)type, values, at) <=
+                      1.0);
+            }
+            write_element((gm_dtype)type, values, at, -(double)NAN);
+            CHECK(isnan(
+                gm_host_kernels_chosen()->max_abs((gm_dtype)type, values, COUNT)));
+        }
+    }
+    CHECK(gm_host_kernels_chosen()->max_abs(GM_F32, NULL, 0) == 0.0);
+}
+
+static void
+power_sums_are_pairwise(void)
+{
+    size_t n = 3000001;
+    float *values = malloc(n * sizeof(*values));
+    CHECK(values != NULL);
+    for (size_t i = 0; i < n; i++) {
+        values[i] = 0.1f;
+    }
+    const gm_host_kernels *kernels = gm_host_kernels_chosen();
+    double one = (double)0.1f;
+    double plain = kernels->power_sum(GM_F32, values, n, 1.0, 1.0);
+    double square = kernels->power_sum(GM_F32, values, n, 2.0, 2.0);
+    double cube = kernels->power_sum(GM_F32, values, n, 1.0, 3.0);
+    CHECK(fabs(plain / (one * (double)n) - 1.0) < 1e-14);
+    CHECK(fabs(square / (one * one / 4.0 * (double)n) - 1.0) < 1e-14);
+    CHECK(fabs(cube / (one * one * one * (double)n) - 1.0) < 1e-14);
+    CHECK(kernels->power_sum(GM_F32, values, 0, 1.0, 2.0) == 0.0);
+    free(values);
+}
+
+/* Every pattern of bits, also what is not finite. */
+static void
+compare_sets(const gm_host_kernels *left, const gm_host_kernels *right, gm_dtype wide,
+             gm_dtype narrow)
+{
+    double values[COUNT], copy[COUNT], terms[COUNT];
+    fill_random(wide, values, COUNT, 10.0);
+    memcpy(copy, values, sizeof(values));
+    fill_random(narrow, terms, COUNT, 10.0);
+    size_t n = COUNT - 3, bytes = n * gm_dtype_size(wide);
+    left->accumulate(wide, values, narrow, terms, n, 0.37);
+    right->accumulate(wide, copy, narrow, terms, n, 0.37);
+    CHECK(memcmp(values, copy, bytes) == 0);
+    left->scale(wide, values, n, 1e-6);
+    right->scale(wide, copy, n, 1e-6);
+    CHECK(memcmp(values, copy, bytes) == 0);
+    CHECK(left->max_abs(wide, values, n) == right->max_abs(wide, values, n));
+    CHECK(left->power_sum(wide, values, n, 3.0, 2.0) ==
+          right->power_sum(wide, values, n, 3.0, 2.0));
+    CHECK(left->power_sum(wide, values, n, 3.0, 2.5) ==
+          right->power_sum(wide, values, n, 3.0, 2.5));
+}
+
+static void
+all_sets_give_the_same_bits(void)
+{
+    const gm_host_kernels *wider = gm_host_kernels_avx2();
+    if (wider == NULL) {
+        printf("   (this CPU has the baseline alone)\n");
+        return;
+    }
+    CHECK(gm_host_kernels_chosen() == wider);
+    for (int wide = 0; wide < GM_DTYPE_COUNT; wide++) {
+        for (int narrow = 0; narrow < GM_DTYPE_COUNT; narrow++) {
+            compare_sets(gm_host_kernels_baseline(), wider, (gm_dtype)wide,
+                         (gm_dtype)narrow);
+        }
+    }
+}
+
+/* ---- through a device ------------------------------------------------------------------ */
+
+static void
+kernels_run_as_work_of_a_device(void)
+{
+    const gm_host_options options = {.capacity = (size_t)64 << 20};
+    gm_device *device;
+    CHECK_OK(gm_host_create(&options, &device));
+    float sums[3] = {1.0f, 2.0f, 3.0f}, terms[3] = {10.0f, -20.0f, 30.0f};
+    double maximum = 0.0, sum = 0.5;
+    uint32_t flag = 0;
+    gm_devptr at = (gm_devptr)(uintptr_t)sums;
+    CHECK_OK(gm_kernel_accumulate(device, 0, GM_F32, at, GM_F32,
+                                  (gm_devptr)(uintptr_t)terms, 3, 2.0));
+    CHECK(sums[0] == 21.0f && sums[1] == -38.0f && sums[2] == 63.0f);
+    CHECK_OK(gm_kernel_scale(device, 0, GM_F32, at, 3, 0.5));
+    CHECK_OK(gm_kernel_max_abs(device, 0, GM_F32, at, 3, (gm_devptr)(uintptr_t)&maximum));
+    CHECK(maximum == 31.5);
+    CHECK_OK(gm_kernel_max_abs(device, 0, GM_F32, at, 1, (gm_devptr)(uintptr_t)&maximum));
+    CHECK(maximum == 31.5);
+    CHECK_OK(gm_kernel_power_sum(device, 0, GM_F32, at, 3, 10.5, 1.0,
+                                 (gm_devptr)(uintptr_t)&sum));
+    CHECK(fabs(sum - (0.5 + 61.0 / 10.5)) < 1e-12);
+    CHECK_OK(gm_kernel_check_finite(device, 0, GM_F32, at, 3,
+                                    (gm_devptr)(uintptr_t)&flag));
+    CHECK_EQ(flag, 0);
+    sums[2] = -INFINITY;
+    CHECK_OK(gm_kernel_check_finite(device, 0, GM_F32, at, 3,
+                                    (gm_devptr)(uintptr_t)&flag));
+    CHECK_EQ(flag, 1);
+    CHECK_OK(gm_kernel_scale(device, 0, GM_F32, 0, 0, 2.0));
+    gm_device_release(device);
+}
+
+static const gm_test tests[] = {
+    {"f16_widens_exactly_and_comes_back", f16_widens_exactly_and_comes_back},
+    {"f32_rounds_to_the_nearest_even_f16", f32_rounds_to_the_nearest_even_f16},
+    {"f32_rounds_to_the_nearest_even_bf16", f32_rounds_to_the_nearest_even_bf16},
+    {"accumulate_rounds_each_sum_once", accumulate_rounds_each_sum_once},
+    {"accumulate_onto_itself_doubles", accumulate_onto_itself_doubles},
+    {"scale_multiplies_and_stops_at_the_end", scale_multiplies_and_stops_at_the_end},
+    {"max_abs_sees_every_place_and_every_kind", max_abs_sees_every_place_and_every_kind},
+    {"power_sums_are_pairwise", power_sums_are_pairwise},
+    {"all_sets_give_the_same_bits", all_sets_give_the_same_bits},
+    {"kernels_run_as_work_of_a_device", kernels_run_as_work_of_a_device},
+};
+
+GM_TEST_MAIN(tests)
