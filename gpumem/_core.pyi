@@ -3,9 +3,9 @@ which the Python layer composes. Sizes are bytes, times seconds unless a name sa
 otherwise. Everything here takes exact values (ints, not "1 GiB"); the Python layer
 parses text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal, NoReturn, final
 
 __version__: Final[str]
 
@@ -289,7 +289,8 @@ class Buffer:
     def exports(self) -> int: ...
     @property
     def base(self) -> Buffer | None: ...  # of a view
-    def free(self) -> None: ...  # BufferError while exported; idempotent
+    def free(self) -> None: ...  # BufferError while exported; idempotent; of a view:
+    # its root
     def copy_from(
         self, source: Any, *, stream: Stream | int | None = None
     ) -> Buffer: ...
@@ -302,6 +303,8 @@ class Buffer:
     def reshape(self, *shape: Any) -> Buffer: ...
     def __getitem__(self, index: Any) -> Buffer: ...
     def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Buffer]: ...
+    def __reduce__(self) -> NoReturn: ...  # TypeError: says how to copy
     def record_stream(self, stream: Stream | int) -> None: ...
     def __dlpack__(
         self,
@@ -333,6 +336,8 @@ class PinnedArray:
     def numpy(self) -> Any: ...
     def free(self) -> None: ...
     def record_stream(self, stream: Stream | int) -> None: ...
+    def __reduce__(self) -> NoReturn: ...
+    def __buffer__(self, flags: int) -> memoryview: ...
 
 def pinned_empty(
     device: Device, shape: int | Sequence[int], dtype: Any

@@ -25,6 +25,7 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/process.h"
 #include "python/buffer.h"
 
@@ -45,12 +46,54 @@ buffer_is_contiguous(const BufferObject *self)
                                 self->dtype->itemsize);
 }
 
-/* New reference: an object without memory, its shape copied, its strides unset. */
+/* How many dead objects are kept for the next ones. None in debug builds, where a use
+ * after the death shall be found. */
+#define BUFFER_SPARES (GM_DEBUG ? 0 : 64)
+
+/* New reference: an object whose fields are not set. */
+static BufferObject *
+take_object(core_state *state)
+{
+    BufferObject *self = state->spare_buffers;
+    if (self == NULL) {
+        return PyObject_GC_New(BufferObject, state->Buffer_Type);
+    }
+    state->spare_buffers = self->root;
+    state->spare_buffer_count--;
+    return (BufferObject *)PyObject_Init((PyObject *)self, state->Buffer_Type);
+}
+
+/* Takes the memory of an object whose fields are dropped. `state` may be NULL. */
+static void
+give_object(core_state *state, BufferObject *self)
+{
+    if (state == NULL || state->spare_buffer_count >= BUFFER_SPARES) {
+        PyObject_GC_Del(self);
+        return;
+    }
+    self->root = state->spare_buffers;
+    state->spare_buffers = self;
+    state->spare_buffer_count++;
+}
+
+void
+buffer_forget_spares(core_state *state)
+{
+    while (state->spare_buffers != NULL) {
+        BufferObject *spare = state->spare_buffers;
+        state->spare_buffers = spare->root;
+        PyObject_GC_Del(spare);
+    }
+    state->spare_buffer_count = BUFFER_SPARES;
+}
+
+/* New reference: an object without memory, its shape copied, its strides and counts
+ * unset. Not tracked yet. Every field is written once: this is the hot path, so the
+ * object is not cleared first. */
 static BufferObject *
 buffer_new_object(core_state *state, PoolObject *pool, const dtype_info *dtype, int ndim,
                   const Py_ssize_t *shape)
 {
-    PyTypeObject *type = state->Buffer_Type;
     Py_ssize_t *dims = NULL;
     if (ndim > 2) {
         dims = PyMem_New(Py_ssize_t, 2 * (size_t)ndim);
@@ -59,20 +102,31 @@ buffer_new_object(core_state *state, PoolObject *pool, const dtype_info *dtype, 
             return NULL;
         }
     }
-    BufferObject *self = (BufferObject *)type->tp_alloc(type, 0);
+    BufferObject *self = take_object(state);
     if (self == NULL) {
         PyMem_Free(dims);
         return NULL;
     }
+    self->block = NULL;
+    self->ptr = 0;
+    self->pool = (PoolObject *)Py_NewRef((PyObject *)pool);
+    self->root = NULL;
+    self->name = NULL;
+    self->dtype = dtype;
+    self->ndim = ndim;
     self->shape = dims != NULL ? dims : self->inline_dims;
     for (int axis = 0; axis < ndim; axis++) {
         self->shape[axis] = shape[axis];
     }
-    self->ndim = ndim;
-    self->dtype = dtype;
-    self->pool = (PoolObject *)Py_NewRef((PyObject *)pool);
+    self->exports = 0;
+    self->released = false;
+    self->interface_read = false;
+    self->release_when_idle = false;
+    self->scope_name = NULL;
+    self->scope = NULL;
     gm_list_init(&self->scope_link);
     gm_list_init(&self->pool_link);
+    self->weakrefs = NULL;
     state->live_buffers++;
     return self;
 }
@@ -109,7 +163,11 @@ buffer_create(core_state *state, PoolObject *pool, const dtype_info *dtype, int 
               PyObject *name)
 {
     Py_ssize_t size, nbytes;
-    if (layout_count(dtype, ndim, shape, &size, &nbytes) < 0) {
+    if (ndim == 1 && shape[0] <= (Py_ssize_t)(GM_SIZE_LIMIT / DTYPE_MAX_SIZE)) {
+        size = shape[0];
+        nbytes = size * dtype->itemsize;
+    }
+    else if (layout_count(dtype, ndim, shape, &size, &nbytes) < 0) {
         return NULL;
     }
     BufferObject *self = buffer_new_object(state, pool, dtype, ndim, shape);
@@ -133,6 +191,7 @@ buffer_create(core_state *state, PoolObject *pool, const dtype_info *dtype, int 
         Py_DECREF(self);
         return NULL;
     }
+    PyObject_GC_Track((PyObject *)self);
     return self;
 }
 
@@ -159,6 +218,7 @@ buffer_create_view(core_state *state, BufferObject *base, const dtype_info *dtyp
     else {
         memcpy(self->shape + ndim, strides, (size_t)ndim * sizeof(*strides));
     }
+    PyObject_GC_Track((PyObject *)self);
     return self;
 }
 
@@ -294,8 +354,11 @@ Buffer_tp_dealloc(PyObject *op)
     BufferObject *self = (BufferObject *)op;
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
-    PyObject *kind, *value, *trace;
-    PyErr_Fetch(&kind, &value, &trace);
+    PyObject *kind = NULL, *value = NULL, *trace = NULL;
+    bool pending = PyErr_Occurred() != NULL;
+    if (pending) {
+        PyErr_Fetch(&kind, &value, &trace);
+    }
     if (self->weakrefs != NULL) {
         PyObject_ClearWeakRefs(op);
     }
@@ -316,8 +379,10 @@ Buffer_tp_dealloc(PyObject *op)
     if (self->shape != self->inline_dims) {
         PyMem_Free(self->shape);
     }
-    PyErr_Restore(kind, value, trace);
-    type->tp_free(op);
+    if (pending) {
+        PyErr_Restore(kind, value, trace);
+    }
+    give_object(state, self);
     Py_DECREF(type);
 }
 
