@@ -4,6 +4,7 @@ import gc
 import pickle
 import threading
 import weakref
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -535,13 +536,13 @@ def test_a_device_that_fails_between_parameters_breaks_the_window():
         grads.add([np.ones(1), np.ones(1)])
     device.disarm_fault()
     assert "broken" in repr(grads)
-    for call in (grads.finish, grads.norm, grads.state, lambda: grads.add([None] * 2)):
+    for call in (grads.finish, grads.norm, grads.state, partial(grads.add, [None] * 2)):
         with pytest.raises(RuntimeError, match=r"zero\(\)"):
             call()
     grads.zero()
     assert grads.state() == before
     assert grads.add([np.ones(1), np.ones(1)])
-    del grads
+    del grads, call
     pool.close()
 
 
