@@ -247,10 +247,11 @@ sum_active(gm_pool_stats *out, unsigned arena, const gm_lane *lane)
     gm_stat free_blocks = {.current = arena_of->free_blocks,
                            .peak = s->inactive_peak.blocks,
                            .allocated = blocks.freed + lane->segments[arena].allocated};
-    if (free_blocks.allocated < free_blocks.current) {
-        free_blocks.allocated = free_blocks.current;
+    if (free_blocks.allocated + s->inactive_base < free_blocks.current) {
+        free_blocks.allocated = free_blocks.current - s->inactive_base;
     }
-    free_blocks.freed = free_blocks.allocated - free_blocks.current;
+    free_blocks.freed =
+        free_blocks.allocated + s->inactive_base - free_blocks.current;
     sum_row(&out->inactive_split, arena, &free_blocks, true);
     sum_row(&out->inactive_split_bytes, arena, &free_bytes, true);
 }
@@ -409,6 +410,7 @@ reset_accumulated(gm_lane *lane, void *argument)
         gm_lane_stats *stats = &lane->stats[i];
         stats->total = (gm_tally){0};
         stats->base = stats->used;
+        stats->inactive_base = lane->arenas[i].free_blocks;
         stats->active_base =
             (gm_tally){.blocks = stats->used.blocks + stats->pending.blocks,
                        .bytes = stats->used.bytes + stats->pending.bytes};

@@ -55,6 +55,7 @@ typedef struct gm_lane_stats {
     gm_tally active_base;  /* used + pending when total was reset */
     gm_tally active_peak;
     gm_tally inactive_peak; /* free mapped blocks */
+    uint64_t inactive_base; /* their number when total was reset */
 } gm_lane_stats;
 
 /* The peaks of both arenas together. */
@@ -466,11 +467,16 @@ void
 gm_trace_destroy(gm_trace *trace);
 bool
 gm_trace_is_on(const gm_trace *trace);
-/* Writes an event down and, unless `silent`, tells the observer; the caller holds no
- * lock unless silent. */
+/* An event of now. */
+gm_trace_entry
+gm_trace_make(const gm_pool *pool, gm_trace_action action, gm_devptr address,
+              size_t size, gm_stream stream, uint64_t context);
+/* Writes it down. Any lock of lower rank may be held. */
 void
-gm_trace_event(gm_pool *pool, gm_trace_action action, gm_devptr address, size_t size,
-               gm_stream stream, uint64_t context, bool silent);
+gm_trace_write(gm_pool *pool, const gm_trace_entry *entry);
+/* Tells the observer. No lock may be held. */
+void
+gm_trace_tell(gm_pool *pool, const gm_trace_entry *entry);
 static inline bool
 gm_pool_is_traced(const gm_pool *pool)
 {

@@ -169,8 +169,10 @@ gm_lane_complete_free_locked(gm_lane *lane, gm_block *block)
     }
     lane->frees++;
     if (gm_trace_is_on(pool->trace)) {
-        gm_trace_event(pool, GM_TRACE_FREE_COMPLETED, gm_block_start(block),
-                       block->size, lane->stream, block->context, true);
+        gm_trace_entry entry =
+            gm_trace_make(pool, GM_TRACE_FREE_COMPLETED, gm_block_start(block),
+                          block->requested, lane->stream, block->context);
+        gm_trace_write(pool, &entry);
     }
     gm_arena_release(arena, block, device->ops->clock_ns(device));
     gm_count_cached_locked(lane, arena);

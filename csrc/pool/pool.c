@@ -161,8 +161,11 @@ static void
 trace_alloc(gm_pool *pool, const gm_request *request, const gm_block *block)
 {
     if (gm_pool_is_traced(pool)) {
-        gm_trace_event(pool, GM_TRACE_ALLOC, gm_block_start(block), request->size,
-                       request->stream, request->context, false);
+        gm_trace_entry entry =
+            gm_trace_make(pool, GM_TRACE_ALLOC, gm_block_start(block), request->size,
+                          request->stream, request->context);
+        gm_trace_write(pool, &entry);
+        gm_trace_tell(pool, &entry);
     }
 }
 
@@ -265,32 +268,12 @@ gm_pool_alloc(gm_pool *pool, const gm_request *request, gm_block **out, gm_oom *
 
 /* ---- freeing ------------------------------------------------------------------------ */
 
-static void
-trace_free(gm_pool *pool, gm_devptr address, size_t size, gm_stream stream,
-           uint64_t context)
-{
-    gm_trace_event(pool, GM_TRACE_FREE_REQUESTED, address, size, stream, context,
-                   false);
-}
-
 /* Frees now or defers. Pre: the state is USED or, when the caller claimed the block
  * before, FREEING. */
 static void
-free_block(gm_block *block)
+free_or_defer(gm_lane *lane, gm_block *block)
 {
-    gm_lane *lane = gm_block_lane(block);
-    gm_pool *pool = lane->pool;
-    bool traced = gm_pool_is_traced(pool);
-    bool closed = gm_pool_is_closed(pool);
-    gm_devptr address = gm_block_start(block);
-    size_t requested = block->requested;
-    uint64_t context = block->context;
-    if (traced || closed) {
-        gm_pool_retain(pool);
-    }
-    gm_stream stream = GM_DEFAULT_STREAM;
     if (gm_mutex_try_lock(&lane->lock)) {
-        stream = lane->stream;
         gm_lane_drain_locked(lane);
         gm_lane_free_locked(lane, block);
         gm_mutex_unlock(&lane->lock);
@@ -299,14 +282,35 @@ free_block(gm_block *block)
         gm_block_set_state(block, GM_HEAP_FREEING);
         gm_deferred_push(&lane->deferred, &block->deferred);
     }
-    if (traced) {
-        trace_free(pool, address, requested, stream, context);
-    }
-    if (closed) {
+}
+
+/* The same where somebody looks on, or the pool is closed and gives memory back. */
+static void
+free_watched(gm_lane *lane, gm_block *block)
+{
+    gm_pool *pool = gm_pool_retain(lane->pool);
+    gm_trace_entry entry =
+        gm_trace_make(pool, GM_TRACE_FREE_REQUESTED, gm_block_start(block),
+                      block->requested, lane->stream, block->context);
+    gm_trace_write(pool, &entry);
+    free_or_defer(lane, block);
+    gm_trace_tell(pool, &entry);
+    if (gm_pool_is_closed(pool)) {
         gm_pool_close(pool, 0);
     }
-    if (traced || closed) {
-        gm_pool_release(pool);
+    gm_pool_release(pool);
+}
+
+static void
+free_block(gm_block *block)
+{
+    gm_lane *lane = gm_block_lane(block);
+    const gm_pool *pool = lane->pool;
+    if (gm_pool_is_traced(pool) || gm_pool_is_closed(pool)) {
+        free_watched(lane, block);
+    }
+    else {
+        free_or_defer(lane, block);
     }
 }
 
@@ -399,8 +403,11 @@ gm_pool_count_oom(gm_pool *pool, const gm_request *request, const gm_oom *oom)
 {
     atomic_fetch_add(&pool->ooms, 1);
     if (gm_pool_is_traced(pool)) {
-        gm_trace_event(pool, GM_TRACE_OOM, oom == NULL ? 0 : oom->device_free,
-                       request->size, request->stream, request->context, false);
+        gm_trace_entry entry =
+            gm_trace_make(pool, GM_TRACE_OOM, oom == NULL ? 0 : oom->device_free,
+                          request->size, request->stream, request->context);
+        gm_trace_write(pool, &entry);
+        gm_trace_tell(pool, &entry);
     }
 }
 

@@ -13,6 +13,17 @@
 #define LARGE_SEGMENT ((size_t)20 << 20)
 #define EXACT_SEGMENT ((size_t)10 << 20)
 
+static void
+trace_segment(const gm_lane *lane, gm_trace_action action, gm_devptr address,
+              size_t size)
+{
+    if (gm_trace_is_on(lane->pool->trace)) {
+        gm_trace_entry entry =
+            gm_trace_make(lane->pool, action, address, size, lane->stream, 0);
+        gm_trace_write(lane->pool, &entry);
+    }
+}
+
 /* ---- pages ------------------------------------------------------------------ */
 
 static inline gm_devptr
@@ -134,11 +145,8 @@ gm_source_fill_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placem
     gm_arena_commit_pages(arena, block, placement->first_slot, placement->slot_count);
     size_t bytes = placement->missing * arena->page_size;
     gm_count_segments_locked(lane, arena, (int64_t)placement->missing, bytes);
-    if (gm_pool_is_traced(pool)) {
-        gm_trace_event(pool, GM_TRACE_SEGMENT_MAP,
-                       address_of_slot(arena, block->chunk, placement->first_slot),
-                       bytes, lane->stream, 0, true);
-    }
+    trace_segment(lane, GM_TRACE_SEGMENT_MAP,
+                  address_of_slot(arena, block->chunk, placement->first_slot), bytes);
     return GM_OK;
 }
 
@@ -159,10 +167,7 @@ unmap_run(gm_lane *lane, gm_arena *arena, gm_block *block, size_t first, size_t 
     }
     gm_arena_remove_pages(arena, block, first, count);
     gm_count_segments_locked(lane, arena, -(int64_t)count, bytes);
-    if (gm_pool_is_traced(pool)) {
-        gm_trace_event(pool, GM_TRACE_SEGMENT_UNMAP, address, bytes, lane->stream, 0,
-                       true);
-    }
+    trace_segment(lane, GM_TRACE_SEGMENT_UNMAP, address, bytes);
     return GM_OK;
 }
 
@@ -308,10 +313,7 @@ gm_source_add_chunk_locked(gm_lane *lane, gm_arena *arena, size_t size,
     gm_arena_add_chunk(arena, chunk);
     if (!paged) {
         gm_count_segments_locked(lane, arena, 1, actual);
-        if (gm_pool_is_traced(pool)) {
-            gm_trace_event(pool, GM_TRACE_SEGMENT_MAP, base, actual, lane->stream, 0,
-                           true);
-        }
+        trace_segment(lane, GM_TRACE_SEGMENT_MAP, base, actual);
     }
     return GM_OK;
 
@@ -333,10 +335,7 @@ gm_source_drop_chunk_locked(gm_lane *lane, gm_arena *arena, gm_chunk *chunk)
     gm_chunk_retire(chunk);
     if (!paged) {
         gm_count_segments_locked(lane, arena, -1, size);
-        if (gm_pool_is_traced(lane->pool)) {
-            gm_trace_event(lane->pool, GM_TRACE_SEGMENT_UNMAP, base, size,
-                           lane->stream, 0, true);
-        }
+        trace_segment(lane, GM_TRACE_SEGMENT_UNMAP, base, size);
     }
     return_memory(lane->pool, paged, base, size);
 }

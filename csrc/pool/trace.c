@@ -56,25 +56,35 @@ append_locked(gm_trace *trace, const gm_trace_entry *entry)
     }
 }
 
-void
-gm_trace_event(gm_pool *pool, gm_trace_action action, gm_devptr address, size_t size,
-               gm_stream stream, uint64_t context, bool silent)
+gm_trace_entry
+gm_trace_make(const gm_pool *pool, gm_trace_action action, gm_devptr address,
+              size_t size, gm_stream stream, uint64_t context)
 {
-    gm_trace_entry entry = {.time_ns = pool->device->ops->clock_ns(pool->device),
+    return (gm_trace_entry){.time_ns = pool->device->ops->clock_ns(pool->device),
                             .address = address,
                             .size = size,
                             .stream = stream,
                             .context = context,
                             .action = action};
+}
+
+void
+gm_trace_write(gm_pool *pool, const gm_trace_entry *entry)
+{
     gm_trace *trace = pool->trace;
     if (gm_trace_is_on(trace)) {
         gm_mutex_lock(&trace->lock);
-        append_locked(trace, &entry);
+        append_locked(trace, entry);
         gm_mutex_unlock(&trace->lock);
     }
+}
+
+void
+gm_trace_tell(gm_pool *pool, const gm_trace_entry *entry)
+{
     gm_pool_observer observer = atomic_load(&pool->observer);
-    if (!silent && observer != NULL) {
-        observer(atomic_load(&pool->observer_argument), pool, &entry);
+    if (observer != NULL) {
+        observer(atomic_load(&pool->observer_argument), pool, entry);
     }
 }
 

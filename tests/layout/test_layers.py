@@ -112,6 +112,8 @@ def test_c_functions_fit_a_screen():
 def test_the_package_imports_only_the_standard_library_and_itself():
     """Everything else is imported inside functions."""
     for path in sorted((ROOT / "gpumem").rglob("*.py")):
+        if path.name in {"demo.py", "_digits_model.py"}:
+            continue  # the demo command alone loads them
         tree = ast.parse(path.read_text())
         for node in tree.body:
             names = []
