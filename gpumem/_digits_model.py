@@ -11,6 +11,7 @@ Units: sizes are bytes, losses are means in nats over samples.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,12 +20,19 @@ from numpy.typing import NDArray
 
 from ._core import Buffer, GradBuffer, Pool
 
-__all__ = ["CLASSES", "PIXELS", "Classifier", "Digits", "load_digits"]
+__all__ = [
+    "CLASSES",
+    "PIXELS",
+    "Classifier",
+    "Digits",
+    "load_digits",
+    "one_thread",
+]
 
 PIXELS: Final = 64
 CLASSES: Final = 10
 
-_LEARNING_RATE: Final = 0.2
+_LEARNING_RATE: Final = 0.3
 _MOMENTUM: Final = 0.9
 _MAX_NORM: Final = 5.0
 
@@ -75,6 +83,18 @@ def load_digits(seed: int) -> Digits:
     targets = np.zeros((train, CLASSES), np.float32)
     targets[np.arange(train), digits[:train]] = 1.0
     return Digits(images[:train], targets, images[train:], digits[train:])
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Return a context in which matrix products use one thread.
+
+    Micro-batches are small: more threads wait for each other longer than they work,
+    and one thread rounds alike on every machine.
+    """
+    from threadpoolctl import threadpool_limits  # scikit-learn requires it
+
+    limits: AbstractContextManager[Any] = threadpool_limits(1)
+    return limits
 
 
 class Classifier:
