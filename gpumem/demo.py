@@ -486,7 +486,10 @@ def run(args: argparse.Namespace) -> int:
             say=None if args.json else print,
         )
     except OutOfMemoryError as error:
-        return _fail(f"{error} Give a larger --capacity or a smaller --micro-batch.")
+        return _fail(
+            f"{error} Give a larger --capacity, a smaller --micro-batch or fewer "
+            "--hidden units."
+        )
     except (GpumemError, ImportError, OSError, ValueError) as error:
         return _fail(str(error))
     if args.json:
