@@ -330,7 +330,7 @@ cut_front(gm_arena *arena, gm_block *block, size_t front)
     lower->uses = 0;
     lower->freed_ns = block->freed_ns;
     gm_block_set_state(lower, GM_HEAP_FREE);
-    gm_arena_measure(arena, lower);
+    gm_arena_measure(arena, lower, &lower->unmapped, &lower->mapped_prefix);
     move_start(block, start + front);
     block->size -= front;
     block->unmapped -= lower->unmapped;

@@ -4,10 +4,11 @@
 #include "heap/arena_slots.h"
 
 void
-gm_arena_measure(const gm_arena *arena, gm_block *block)
+gm_arena_measure(const gm_arena *arena, const gm_block *block, uint32_t *unmapped,
+                 size_t *mapped_prefix)
 {
-    block->unmapped = 0;
-    block->mapped_prefix = block->size;
+    *unmapped = 0;
+    *mapped_prefix = block->size;
     if (!block->chunk->paged) {
         return;
     }
@@ -18,11 +19,11 @@ gm_arena_measure(const gm_arena *arena, gm_block *block)
         if (gm_chunk_is_mapped(block->chunk, slot)) {
             continue;
         }
-        if (block->unmapped == 0) {
-            block->mapped_prefix =
+        if (*unmapped == 0) {
+            *mapped_prefix =
                 (size_t)(gm_arena_slot_address(arena, block->chunk, slot) - start);
         }
-        block->unmapped++;
+        (*unmapped)++;
     }
 }
 
@@ -31,17 +32,17 @@ gm_arena_measure(const gm_arena *arena, gm_block *block)
 static const char *
 check_block(const gm_arena *arena, const gm_block *block)
 {
-    gm_block copy = *block;
-    gm_arena_measure(arena, &copy);
+    uint32_t unmapped;
+    size_t prefix;
+    gm_arena_measure(arena, block, &unmapped, &prefix);
     if (!gm_block_is_free(block)) {
-        if (copy.unmapped != 0) {
+        if (unmapped != 0) {
             return "a live block lies on a page that is not mapped";
         }
         return gm_block_state_of(block) == GM_HEAP_DEAD ? "a dead block is linked"
                                                         : NULL;
     }
-    if (copy.unmapped != block->unmapped ||
-        copy.mapped_prefix != block->mapped_prefix) {
+    if (unmapped != block->unmapped || prefix != block->mapped_prefix) {
         return "a free block's count of unmapped pages is wrong";
     }
     if ((block->mapped_slot != GM_INDEX_NONE) !=

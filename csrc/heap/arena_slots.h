@@ -29,8 +29,10 @@ gm_arena_mapped_part(const gm_arena *arena, const gm_block *block)
     return block->size - (size_t)block->unmapped * arena->page_size;
 }
 
-/* Derives unmapped and mapped_prefix from the slots. Cost: O(slots under it). */
+/* Derives a block's unmapped and mapped_prefix from the slots. Reads nothing of the
+ * block but its place. Cost: O(slots under it). */
 void
-gm_arena_measure(const gm_arena *arena, gm_block *block);
+gm_arena_measure(const gm_arena *arena, const gm_block *block, uint32_t *unmapped,
+                 size_t *mapped_prefix);
 
 #endif

@@ -75,6 +75,7 @@ create_page(gm_pool *pool, gm_page *out, gm_refusal *refusal)
     }
     if (status == GM_OK) {
         pages->created++;
+        pages->changes++;
         pages->in_flight += size;
     }
     gm_mutex_unlock(&pages->lock);
@@ -108,6 +109,7 @@ gm_page_pool_take(gm_pool *pool, bool grow, gm_page *out, gm_refusal *refusal)
     bool found = pages->count != 0;
     if (found) {
         *out = pages->pages[--pages->count];
+        pages->changes++;
     }
     gm_mutex_unlock(&pages->lock);
     if (found) {
@@ -126,6 +128,7 @@ gm_page_pool_give(gm_pool *pool, gm_page page)
     gm_mutex_lock(&pages->lock);
     GM_ASSERT(pages->count < pages->capacity);
     pages->pages[pages->count++] = page;
+    pages->changes++;
     gm_mutex_unlock(&pages->lock);
 }
 
@@ -145,6 +148,7 @@ gm_page_pool_charge(gm_pool *pool, size_t bytes, gm_refusal *refusal)
     *refusal = refuse_locked(pool, bytes);
     if (*refusal == GM_REFUSED_NOT) {
         pages->in_flight += bytes;
+        pages->changes++;
     }
     gm_mutex_unlock(&pages->lock);
     return *refusal == GM_REFUSED_NOT ? GM_OK : GM_OUT_OF_MEMORY;
@@ -171,6 +175,7 @@ gm_page_pool_discharge(gm_pool *pool, size_t bytes)
     gm_page_pool *pages = &pool->page_pool;
     gm_mutex_lock(&pages->lock);
     pages->whole_bytes -= bytes;
+    pages->changes++;
     gm_stat_sub(&pages->reserved, bytes);
     pages->device_frees++;
     gm_mutex_unlock(&pages->lock);
@@ -185,6 +190,7 @@ take_surplus(gm_pool *pool, size_t target)
     gm_mutex_lock(&pages->lock);
     if (pages->count != 0 && pages->reserved.current > target) {
         page = pages->pages[--pages->count];
+        pages->changes++;
     }
     gm_mutex_unlock(&pages->lock);
     return page;
