@@ -49,7 +49,7 @@ event_of(gm_event event)
     return (pinned_event *)(uintptr_t)event;
 }
 
-/* ---- memory ----------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------- */
 
 /* Physical memory of the machine: pinned memory takes it. */
 static gm_status
@@ -113,8 +113,7 @@ take_segment(pinned_device *self, gm_devptr address)
 {
     pinned_segment *found = NULL;
     gm_mutex_lock(&self->lock);
-    GM_LIST_FOREACH(link, &self->segments)
-    {
+    GM_LIST_FOREACH(link, &self->segments) {
         pinned_segment *segment = GM_CONTAINER_OF(link, pinned_segment, link);
         if (segment->address == address) {
             found = segment;
@@ -142,7 +141,7 @@ pinned_segment_destroy(gm_device *device, gm_devptr address, size_t size)
     return status;
 }
 
-/* ---- streams and events -------------------------------------------------------------- */
+/* ---- streams and events ---------------------------------------------------------- */
 
 static uint64_t
 pinned_stream_identity(gm_device *device, gm_stream stream)
@@ -264,7 +263,7 @@ pinned_stream_wait(gm_device *device, gm_stream stream, gm_event event)
     return inner->ops->stream_wait(inner, stream, event_of(event)->inner);
 }
 
-/* ---- the rest ---------------------------------------------------------------------------- */
+/* ---- the rest -------------------------------------------------------------------- */
 
 static uint64_t
 pinned_clock_ns(gm_device *device)

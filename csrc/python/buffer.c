@@ -29,13 +29,13 @@
 #include "base/process.h"
 #include "python/buffer.h"
 
-/* ---- creation ------------------------------------------------------------------------- */
+/* ---- creation -------------------------------------------------------------------- */
 
 array_layout
 buffer_layout(const BufferObject *self)
 {
-    array_layout layout = {self->ptr, self->ndim, self->shape,
-                           self->shape + self->ndim, self->dtype->itemsize};
+    array_layout layout = {self->ptr, self->ndim, self->shape, self->shape + self->ndim,
+                           self->dtype->itemsize};
     return layout;
 }
 
@@ -91,8 +91,8 @@ buffer_forget_spares(core_state *state)
  * unset. Not tracked yet. Every field is written once: this is the hot path, so the
  * object is not cleared first. */
 static BufferObject *
-buffer_new_object(core_state *state, PoolObject *pool, const dtype_info *dtype, int ndim,
-                  const Py_ssize_t *shape)
+buffer_new_object(core_state *state, PoolObject *pool, const dtype_info *dtype,
+                  int ndim, const Py_ssize_t *shape)
 {
     Py_ssize_t *dims = NULL;
     if (ndim > 2) {
@@ -136,8 +136,7 @@ static int
 buffer_take_memory(core_state *state, BufferObject *self, size_t span, size_t alignment)
 {
     if (span > 0) {
-        self->block =
-            allocate_block(state, self->pool, span, alignment, self->stream);
+        self->block = allocate_block(state, self->pool, span, alignment, self->stream);
         if (self->block == NULL) {
             return -1;
         }
@@ -222,7 +221,7 @@ buffer_create_view(core_state *state, BufferObject *base, const dtype_info *dtyp
     return self;
 }
 
-/* ---- release ------------------------------------------------------------------------------ */
+/* ---- release --------------------------------------------------------------------- */
 
 bool
 buffer_is_orphan(const BufferObject *self)
@@ -326,7 +325,7 @@ buffer_note_stream(core_state *state, BufferObject *self, gm_stream stream)
     return 0;
 }
 
-/* ---- slots of the type ------------------------------------------------------------------------ */
+/* ---- slots of the type ----------------------------------------------------------- */
 
 /* Without its module (the interpreter is being taken down) the block still goes back,
  * unless the process is exiting, when gm_pool_free does nothing. */
@@ -386,7 +385,7 @@ Buffer_tp_dealloc(PyObject *op)
     Py_DECREF(type);
 }
 
-/* ---- the buffer protocol ----------------------------------------------------------------------- */
+/* ---- the buffer protocol --------------------------------------------------------- */
 
 int
 Buffer_bf_getbuffer(PyObject *op, Py_buffer *view, int flags)

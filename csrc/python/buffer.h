@@ -30,11 +30,11 @@ enum {
     CODE_BFLOAT = 4,
     CODE_COMPLEX = 5,
     CODE_BOOL = 6,
-    CODE_FLOAT8_FIRST = 7, /* float8 kinds from here on */
+    CODE_FLOAT8_FIRST = 7,    /* float8 kinds from here on */
     CODE_FLOAT8_E8M0FNU = 14, /* has neither sign nor zero */
 };
 
-/* ---- arrays in host memory -------------------------------------------------------- */
+/* ---- arrays in host memory ------------------------------------------------------- */
 
 /* Strided elements at an address: of a Buffer, or of host memory. */
 typedef struct array_layout {
@@ -98,7 +98,7 @@ layout_set_pitched(const dtype_info *dtype, int ndim, const Py_ssize_t *shape,
 void
 layout_bounds(const array_layout *layout, gm_devptr *low, gm_devptr *high);
 
-/* ---- transfer.c: device work, without the GIL ------------------------------------------ */
+/* ---- transfer.c: device work, without the GIL ------------------------------------ */
 
 /* How many pieces a copy or fill splits into: runs that are contiguous on both sides.
  * `other` may be NULL. */
@@ -120,7 +120,7 @@ transfer_fill(gm_device *device, const array_layout *destination,
 gm_status
 transfer_wait(gm_device *device, gm_stream stream);
 
-/* ---- dtype.c ------------------------------------------------------------------------------ */
+/* ---- dtype.c --------------------------------------------------------------------- */
 
 /* The row for a struct-module letter of `itemsize` bytes (with or without a mark of
  * native order); NULL, without an exception, for other formats. */
@@ -143,7 +143,7 @@ int
 dtype_pack(core_state *state, const dtype_info *dtype, PyObject *value,
            unsigned char out[DTYPE_MAX_SIZE]);
 
-/* ---- buffer.c, buffer_type.c, buffer_view.c, buffer_copy.c ------------------------------------------------ */
+/* ---- buffer.c, buffer_type.c, buffer_view.c, buffer_copy.c ----------------------- */
 
 /* -1 with `exception` unless the host may read the memory; it says how to copy. */
 int
@@ -208,7 +208,7 @@ buffer_fill(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *k
 PyObject *
 buffer_tobytes(PyObject *self, PyObject *unused);
 
-/* ---- numpy.c -------------------------------------------------------------------------------- */
+/* ---- numpy.c --------------------------------------------------------------------- */
 
 /* True when `value` is an ndarray. Never imports NumPy: without it nothing is one. */
 bool
@@ -253,22 +253,22 @@ numpy_copy(core_state *state, PyObject *target, PyObject *source);
 PyObject *
 numpy_dtype_name(core_state *state, PyObject *value);
 
-/* ---- dlpack.c ------------------------------------------------------------------------------- */
+/* ---- dlpack.c -------------------------------------------------------------------- */
 
 /* As host_array_acquire, for objects with __dlpack__. 0: there is none. */
 int
 dlpack_acquire(core_state *state, PyObject *source, host_array *out);
 
-/* ---- pinned.c ------------------------------------------------------------------------------- */
+/* ---- pinned.c -------------------------------------------------------------------- */
 
 typedef struct PinnedArrayObject {
     PyObject_HEAD
-    DeviceObject *device;  /* strong */
-    gm_block *block;       /* owned; NULL: zero bytes, or released */
-    gm_devptr ptr;         /* a pointer of this process */
+    DeviceObject *device; /* strong */
+    gm_block *block;      /* owned; NULL: zero bytes, or released */
+    gm_devptr ptr;        /* a pointer of this process */
     const dtype_info *dtype;
     int ndim;
-    Py_ssize_t *shape;     /* ndim sizes, then ndim strides; malloc or inline_dims */
+    Py_ssize_t *shape; /* ndim sizes, then ndim strides; malloc or inline_dims */
     Py_ssize_t inline_dims[4];
     Py_ssize_t nbytes;
     Py_ssize_t exports;

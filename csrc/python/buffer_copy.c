@@ -10,24 +10,27 @@
 #include "python/buffer.h"
 #include "python/copy_engine.h"
 
-/* ---- arguments -------------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------- */
 
 /* One positional argument and stream=. */
 static int
 parse_call(core_state *state, BufferObject *self, const char *method,
-           PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, gm_stream *stream)
+           PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+           gm_stream *stream)
 {
     Py_ssize_t keywords = kwnames != NULL ? PyTuple_GET_SIZE(kwnames) : 0;
     PyObject *stream_argument = NULL;
     if (nargs != 1) {
-        PyErr_Format(PyExc_TypeError, "%s() takes one positional argument, %zd were given",
-                     method, nargs);
+        PyErr_Format(PyExc_TypeError,
+                     "%s() takes one positional argument, %zd were given", method,
+                     nargs);
         return -1;
     }
     for (Py_ssize_t i = 0; i < keywords; i++) {
         PyObject *name = PyTuple_GET_ITEM(kwnames, i);
         if (PyUnicode_CompareWithASCIIString(name, "stream") != 0) {
-            PyErr_Format(PyExc_TypeError, "%s() has no keyword argument %R", method, name);
+            PyErr_Format(PyExc_TypeError, "%s() has no keyword argument %R", method,
+                         name);
             return -1;
         }
         stream_argument = args[nargs + i];
@@ -35,10 +38,11 @@ parse_call(core_state *state, BufferObject *self, const char *method,
     if (buffer_require(state, self) < 0) {
         return -1;
     }
-    return parse_stream(state, stream_argument, buffer_device(self), self->stream, stream);
+    return parse_stream(state, stream_argument, buffer_device(self), self->stream,
+                        stream);
 }
 
-/* ---- fill ------------------------------------------------------------------------------------- */
+/* ---- fill ------------------------------------------------------------------------ */
 
 static int
 fill_by_numpy(copy_job *job, unsigned char *pattern)
@@ -67,7 +71,8 @@ fill_with(core_state *state, BufferObject *self, PyObject *value, gm_stream stre
     if (self->nbytes == 0) {
         return 0;
     }
-    if (transfer_pieces(&target.layout, NULL) > MANY_PIECES && copy_end_is_on_host(&target)) {
+    if (transfer_pieces(&target.layout, NULL) > MANY_PIECES &&
+        copy_end_is_on_host(&target)) {
         copy_job job = {state, &target, NULL, self, stream};
         return fill_by_numpy(&job, pattern);
     }
@@ -100,7 +105,7 @@ buffer_fill(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwn
     return Py_NewRef(op);
 }
 
-/* ---- copy_from, copy_to -------------------------------------------------------------------------- */
+/* ---- copy_from, copy_to ---------------------------------------------------------- */
 
 static int
 is_number(PyObject *value)
@@ -128,8 +133,8 @@ ndarray_of_sequence(core_state *state, PyObject *source, const dtype_info *dtype
         Py_DECREF(array);
         return NULL;
     }
-    bool integers = described.dtype->dlpack_code == CODE_INT &&
-                    dtype->dlpack_code == CODE_UINT;
+    bool integers =
+        described.dtype->dlpack_code == CODE_INT && dtype->dlpack_code == CODE_UINT;
     host_array_release(&described);
     if (!integers) {
         return array;
@@ -202,10 +207,11 @@ buffer_copy_to(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *
         return NULL;
     }
     if (opened == 0) {
-        PyErr_Format(PyExc_TypeError,
-                     "copy_to needs a Buffer, a PinnedArray, a writable array or a DLPack "
-                     "tensor in host memory, not %.100s",
-                     Py_TYPE(args[0])->tp_name);
+        PyErr_Format(
+            PyExc_TypeError,
+            "copy_to needs a Buffer, a PinnedArray, a writable array or a DLPack "
+            "tensor in host memory, not %.100s",
+            Py_TYPE(args[0])->tp_name);
         return NULL;
     }
     int result = -1;
@@ -220,7 +226,7 @@ buffer_copy_to(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *
     return result < 0 ? NULL : Py_NewRef(args[0]);
 }
 
-/* ---- tobytes --------------------------------------------------------------------------------------- */
+/* ---- tobytes --------------------------------------------------------------------- */
 
 /* The host gathers the elements itself, without NumPy. */
 static int

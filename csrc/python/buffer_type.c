@@ -10,7 +10,7 @@
 
 #include "python/buffer.h"
 
-/* ---- slots ---------------------------------------------------------------------------- */
+/* ---- slots ----------------------------------------------------------------------- */
 
 static int
 Buffer_tp_traverse(PyObject *op, visitproc visit, void *arg)
@@ -76,7 +76,7 @@ Buffer_tp_iter(PyObject *op)
     return PySeqIter_New(op);
 }
 
-/* ---- attributes ------------------------------------------------------------------------- */
+/* ---- attributes ------------------------------------------------------------------ */
 
 static PyObject *
 Buffer_get_ptr(PyObject *op, void *Py_UNUSED(closure))
@@ -221,9 +221,10 @@ Buffer_get_cuda_array_interface(PyObject *op, void *Py_UNUSED(closure))
             typestr = self->dtype->itemsize == 2 ? "<V2" : "|V1";
         }
         unsigned long long stream = self->stream == 0 ? 1 : self->stream;
-        result = Py_BuildValue("{s:O,s:s,s:(KO),s:i,s:O,s:K}", "shape", shape, "typestr",
-                               typestr, "data", (unsigned long long)self->ptr, Py_False,
-                               "version", 3, "strides", strides, "stream", stream);
+        result =
+            Py_BuildValue("{s:O,s:s,s:(KO),s:i,s:O,s:K}", "shape", shape, "typestr",
+                          typestr, "data", (unsigned long long)self->ptr, Py_False,
+                          "version", 3, "strides", strides, "stream", stream);
     }
     Py_XDECREF(shape);
     Py_XDECREF(strides);
@@ -269,7 +270,7 @@ static PyGetSetDef Buffer_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-/* ---- methods ----------------------------------------------------------------------------- */
+/* ---- methods --------------------------------------------------------------------- */
 
 static PyObject *
 Buffer_free(PyObject *op, PyObject *Py_UNUSED(unused))
@@ -325,79 +326,102 @@ Buffer_reduce(PyObject *Py_UNUSED(op), PyObject *Py_UNUSED(unused))
 #define FASTCALL_KEYWORDS(function) ((PyCFunction)(void (*)(void))(function))
 
 PyDoc_STRVAR(free_doc,
-"free($self, /)\n--\n\n"
-"Give the memory back to the pool now, for every view of it, too.\n\n"
-"Doing it again does nothing.\n\n"
-"Raises\n------\nBufferError\n    A NumPy array, memoryview or DLPack tensor is alive.\n\n"
-"Notes\n-----\nThe pool hands the memory out again on the buffer's stream at once, and on\n"
-"recorded streams once their work is done.");
+             "free($self, /)\n--\n\n"
+             "Give the memory back to the pool now, for every view of it, too.\n\n"
+             "Doing it again does nothing.\n\n"
+             "Raises\n------\nBufferError\n    A NumPy array, memoryview or DLPack "
+             "tensor is alive.\n\n"
+             "Notes\n-----\nThe pool hands the memory out again on the buffer's stream "
+             "at once, and on\n"
+             "recorded streams once their work is done.");
 
-PyDoc_STRVAR(copy_from_doc,
-"copy_from($self, source, /, *, stream=None)\n--\n\n"
-"Copy all elements from `source` and return this buffer.\n\n"
-"Parameters\n----------\n"
-"source : Buffer, PinnedArray, array, DLPack tensor, nested sequence or number\n"
-"    Of the same shape, or a single value. Another dtype is converted within its\n"
-"    kind, as by NumPy.\n"
-"stream : Stream or int, optional\n    Where the copy is queued; the buffer's stream by default.\n\n"
-"Raises\n------\nValueError\n    The shapes differ.\nTypeError\n"
-"    The dtype cannot be converted within its kind.\nReleasedError\n    The memory is gone.\n\n"
-"Notes\n-----\nCopies from a Buffer of the same device or from its PinnedArrays are queued; the\n"
-"stream is recorded on both ends. All other copies, and those that convert, are\n"
-"done on return.");
+PyDoc_STRVAR(
+    copy_from_doc,
+    "copy_from($self, source, /, *, stream=None)\n--\n\n"
+    "Copy all elements from `source` and return this buffer.\n\n"
+    "Parameters\n----------\n"
+    "source : Buffer, PinnedArray, array, DLPack tensor, nested sequence or number\n"
+    "    Of the same shape, or a single value. Another dtype is converted within its\n"
+    "    kind, as by NumPy.\n"
+    "stream : Stream or int, optional\n    Where the copy is queued; the buffer's "
+    "stream by default.\n\n"
+    "Raises\n------\nValueError\n    The shapes differ.\nTypeError\n"
+    "    The dtype cannot be converted within its kind.\nReleasedError\n    The memory "
+    "is gone.\n\n"
+    "Notes\n-----\nCopies from a Buffer of the same device or from its PinnedArrays "
+    "are queued; the\n"
+    "stream is recorded on both ends. All other copies, and those that convert, are\n"
+    "done on return.");
 
-PyDoc_STRVAR(copy_to_doc,
-"copy_to($self, target, /, *, stream=None)\n--\n\n"
-"Copy all elements to `target` and return it.\n\n"
-"Parameters\n----------\n"
-"target : Buffer, PinnedArray, writable array or DLPack tensor\n    Of the same shape.\n"
-"stream : Stream or int, optional\n    Where the copy is queued; the buffer's stream by default.\n\n"
-"Raises\n------\nValueError\n    The shapes differ, or the target is read-only.\nTypeError\n"
-"    The dtype cannot be converted within its kind.\nReleasedError\n    The memory is gone.\n\n"
-"Notes\n-----\nCopies to a Buffer of the same device or to its PinnedArrays are queued:\n"
-"synchronise the stream before reading the target. All others are done on return.");
+PyDoc_STRVAR(
+    copy_to_doc,
+    "copy_to($self, target, /, *, stream=None)\n--\n\n"
+    "Copy all elements to `target` and return it.\n\n"
+    "Parameters\n----------\n"
+    "target : Buffer, PinnedArray, writable array or DLPack tensor\n    Of the same "
+    "shape.\n"
+    "stream : Stream or int, optional\n    Where the copy is queued; the buffer's "
+    "stream by default.\n\n"
+    "Raises\n------\nValueError\n    The shapes differ, or the target is "
+    "read-only.\nTypeError\n"
+    "    The dtype cannot be converted within its kind.\nReleasedError\n    The memory "
+    "is gone.\n\n"
+    "Notes\n-----\nCopies to a Buffer of the same device or to its PinnedArrays are "
+    "queued:\n"
+    "synchronise the stream before reading the target. All others are done on return.");
 
-PyDoc_STRVAR(fill_doc,
-"fill($self, value, /, *, stream=None)\n--\n\n"
-"Set every element to `value`, in stream order, and return this buffer.\n\n"
-"Raises\n------\nTypeError\n    The value is of another kind than the dtype.\nValueError\n"
-"    It is outside the dtype's range.");
+PyDoc_STRVAR(
+    fill_doc,
+    "fill($self, value, /, *, stream=None)\n--\n\n"
+    "Set every element to `value`, in stream order, and return this buffer.\n\n"
+    "Raises\n------\nTypeError\n    The value is of another kind than the "
+    "dtype.\nValueError\n"
+    "    It is outside the dtype's range.");
 
-PyDoc_STRVAR(numpy_doc,
-"numpy($self, /)\n--\n\n"
-"Return a writable ndarray over the same memory.\n\n"
-"The memory stays until the last array over it has died, even past its scope. Work\n"
-"that is queued on streams is not waited for.\n\n"
-"Raises\n------\nValueError\n    The host cannot read the memory of this device.\n"
-"ImportError\n    NumPy is missing, or ml_dtypes for its types.");
+PyDoc_STRVAR(
+    numpy_doc,
+    "numpy($self, /)\n--\n\n"
+    "Return a writable ndarray over the same memory.\n\n"
+    "The memory stays until the last array over it has died, even past its scope. "
+    "Work\n"
+    "that is queued on streams is not waited for.\n\n"
+    "Raises\n------\nValueError\n    The host cannot read the memory of this device.\n"
+    "ImportError\n    NumPy is missing, or ml_dtypes for its types.");
 
 PyDoc_STRVAR(tobytes_doc,
-"tobytes($self, /)\n--\n\n"
-"Return a copy of the elements as bytes, in C order, after the work on the buffer's\n"
-"stream.");
+             "tobytes($self, /)\n--\n\n"
+             "Return a copy of the elements as bytes, in C order, after the work on "
+             "the buffer's\n"
+             "stream.");
 
 PyDoc_STRVAR(view_doc,
-"view($self, dtype, /)\n--\n\n"
-"Return the same memory under another dtype.\n\n"
-"Another item size changes the last dimension, whose bytes must be contiguous and a\n"
-"multiple of it.");
+             "view($self, dtype, /)\n--\n\n"
+             "Return the same memory under another dtype.\n\n"
+             "Another item size changes the last dimension, whose bytes must be "
+             "contiguous and a\n"
+             "multiple of it.");
 
-PyDoc_STRVAR(reshape_doc,
-"reshape($self, /, *shape)\n--\n\n"
-"Return the same memory under another shape; one size may be -1.\n\n"
-"Raises\n------\nValueError\n    The sizes do not fit, or the elements have gaps.");
+PyDoc_STRVAR(
+    reshape_doc,
+    "reshape($self, /, *shape)\n--\n\n"
+    "Return the same memory under another shape; one size may be -1.\n\n"
+    "Raises\n------\nValueError\n    The sizes do not fit, or the elements have gaps.");
 
-PyDoc_STRVAR(record_stream_doc,
-"record_stream($self, stream, /)\n--\n\n"
-"Say that `stream` uses the memory, too.\n\n"
-"Once freed, it is not handed out again before the work that stands on the stream\n"
-"then is done.");
+PyDoc_STRVAR(
+    record_stream_doc,
+    "record_stream($self, stream, /)\n--\n\n"
+    "Say that `stream` uses the memory, too.\n\n"
+    "Once freed, it is not handed out again before the work that stands on the stream\n"
+    "then is done.");
 
-PyDoc_STRVAR(dlpack_doc,
-"__dlpack__($self, /, *, stream=None, max_version=None, dl_device=None, copy=None)\n"
-"--\n\n"
-"Return a DLPack capsule over the memory (versioned if max_version allows).\n\n"
-"Raises\n------\nBufferError\n    The device or the memory cannot be exported as asked.");
+PyDoc_STRVAR(
+    dlpack_doc,
+    "__dlpack__($self, /, *, stream=None, max_version=None, dl_device=None, "
+    "copy=None)\n"
+    "--\n\n"
+    "Return a DLPack capsule over the memory (versioned if max_version allows).\n\n"
+    "Raises\n------\nBufferError\n    The device or the memory cannot be exported as "
+    "asked.");
 
 static PyMethodDef Buffer_methods[] = {
     {"free", Buffer_free, METH_NOARGS, free_doc},
@@ -422,19 +446,20 @@ static PyMethodDef Buffer_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* ---- the type ------------------------------------------------------------------------------- */
+/* ---- the type -------------------------------------------------------------------- */
 
 static char Buffer_doc[] =
-"Device memory with a shape. Made by Pool.empty and the functions over it.\n\n"
-"The memory goes back to its pool when the object dies, by free(), or at the end of\n"
-"the scope it was made in. Views (view, reshape, indexing) share its release. On\n"
-"devices that the host can read it has the buffer protocol; types that the struct\n"
-"module has no letter for appear there as unsigned integers of the same width.\n\n"
-"Examples\n--------\n"
-">>> import gpumem\n"
-">>> buf = gpumem.Pool(gpumem.device('host')).empty((2, 3), 'float32')\n"
-">>> buf.fill(1.5).tobytes() == bytes(memoryview(buf))\n"
-"True\n";
+    "Device memory with a shape. Made by Pool.empty and the functions over it.\n\n"
+    "The memory goes back to its pool when the object dies, by free(), or at the end "
+    "of\n"
+    "the scope it was made in. Views (view, reshape, indexing) share its release. On\n"
+    "devices that the host can read it has the buffer protocol; types that the struct\n"
+    "module has no letter for appear there as unsigned integers of the same width.\n\n"
+    "Examples\n--------\n"
+    ">>> import gpumem\n"
+    ">>> buf = gpumem.Pool(gpumem.device('host')).empty((2, 3), 'float32')\n"
+    ">>> buf.fill(1.5).tobytes() == bytes(memoryview(buf))\n"
+    "True\n";
 
 static PyMemberDef Buffer_members[] = {
     {"__weaklistoffset__", Py_T_PYSSIZET, offsetof(BufferObject, weakrefs), Py_READONLY,

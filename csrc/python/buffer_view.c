@@ -12,7 +12,7 @@
 
 #include "python/buffer.h"
 
-/* ---- view(dtype) ----------------------------------------------------------------------- */
+/* ---- view(dtype) ----------------------------------------------------------------- */
 
 /* The last dimension in elements of another size; -1 with ValueError. */
 static int
@@ -29,10 +29,11 @@ resize_last_axis(const BufferObject *self, const dtype_info *dtype, Py_ssize_t *
     }
     Py_ssize_t bytes = shape[last] * self->dtype->itemsize;
     if (bytes % dtype->itemsize != 0) {
-        PyErr_Format(PyExc_ValueError,
-                     "the last dimension has %zd bytes, which %s elements of %d bytes do "
-                     "not fill evenly",
-                     bytes, dtype->name, (int)dtype->itemsize);
+        PyErr_Format(
+            PyExc_ValueError,
+            "the last dimension has %zd bytes, which %s elements of %d bytes do "
+            "not fill evenly",
+            bytes, dtype->name, (int)dtype->itemsize);
         return -1;
     }
     shape[last] = bytes / dtype->itemsize;
@@ -80,11 +81,11 @@ buffer_view_as(PyObject *op, PyObject *argument)
     if (check_alignment(self, dtype, shape, strides) < 0) {
         return NULL;
     }
-    return (PyObject *)buffer_create_view(state, self, dtype, self->ndim, shape, strides,
-                                          0);
+    return (PyObject *)buffer_create_view(state, self, dtype, self->ndim, shape,
+                                          strides, 0);
 }
 
-/* ---- reshape ------------------------------------------------------------------------------ */
+/* ---- reshape --------------------------------------------------------------------- */
 
 /* As parse_shape, but one size may be -1; *unknown: its axis, or -1. */
 static int
@@ -92,8 +93,9 @@ parse_new_shape(PyObject *items, Py_ssize_t *shape, int *ndim, int *unknown)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(items);
     if (count > BUFFER_MAX_DIM) {
-        PyErr_Format(PyExc_ValueError, "shape has %zd dimensions, at most %d are allowed",
-                     count, BUFFER_MAX_DIM);
+        PyErr_Format(PyExc_ValueError,
+                     "shape has %zd dimensions, at most %d are allowed", count,
+                     BUFFER_MAX_DIM);
         return -1;
     }
     *unknown = -1;
@@ -112,7 +114,8 @@ parse_new_shape(PyObject *items, Py_ssize_t *shape, int *ndim, int *unknown)
         }
         if (shape[axis] < -1 || (shape[axis] == -1 && *unknown >= 0)) {
             PyErr_Format(PyExc_ValueError,
-                         "sizes must be >= 0, and one of them may be -1, not %R", items);
+                         "sizes must be >= 0, and one of them may be -1, not %R",
+                         items);
             return -1;
         }
         if (shape[axis] == -1) {
@@ -200,13 +203,13 @@ buffer_reshape(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     return view;
 }
 
-/* ---- indexing --------------------------------------------------------------------------------- */
+/* ---- indexing -------------------------------------------------------------------- */
 
 /* A view in the making: axes of `base` are consumed from the front. */
 typedef struct index_cursor {
     const BufferObject *base;
-    int taken; /* axes of base that are dealt with */
-    int ndim;  /* axes of the result */
+    int taken;         /* axes of base that are dealt with */
+    int ndim;          /* axes of the result */
     Py_ssize_t offset; /* bytes */
     Py_ssize_t shape[BUFFER_MAX_DIM];
     Py_ssize_t strides[BUFFER_MAX_DIM];
@@ -248,8 +251,8 @@ apply_slice(index_cursor *cursor, PyObject *slice)
     if (PySlice_Unpack(slice, &start, &stop, &step) < 0) {
         return -1;
     }
-    Py_ssize_t length = PySlice_AdjustIndices(cursor->base->shape[cursor->taken], &start,
-                                              &stop, step);
+    Py_ssize_t length =
+        PySlice_AdjustIndices(cursor->base->shape[cursor->taken], &start, &stop, step);
     Py_ssize_t stride = cursor->base->shape[cursor->base->ndim + cursor->taken];
     if (length > 0) {
         cursor->offset += start * stride;

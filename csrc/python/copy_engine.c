@@ -24,7 +24,7 @@
 #include "python/buffer.h"
 #include "python/copy_engine.h"
 
-/* ---- ends --------------------------------------------------------------------------- */
+/* ---- ends ------------------------------------------------------------------------ */
 
 int
 copy_end_open_buffer(core_state *state, BufferObject *buffer, copy_end *out)
@@ -127,7 +127,7 @@ end_is_on(const copy_end *end, gm_device *device)
     return end->pinned != NULL && same_device(end->pinned->device->device, device);
 }
 
-/* ---- by the device ---------------------------------------------------------------------- */
+/* ---- by the device --------------------------------------------------------------- */
 
 static bool
 ends_overlap(const copy_end *left, const copy_end *right)
@@ -239,7 +239,7 @@ copy_across(copy_job *job)
     }
     bool by_foreign = !gm_device_has(foreign, GM_CAP_HOST_ACCESS);
     return copy_run_direct(job, by_foreign ? foreign : own,
-                       by_foreign ? other->stream : job->stream, false);
+                           by_foreign ? other->stream : job->stream, false);
 }
 
 static int
@@ -264,7 +264,7 @@ copy_by_device(copy_job *job)
     return copy_run_direct(job, device, job->stream, queued);
 }
 
-/* ---- by NumPy --------------------------------------------------------------------------- */
+/* ---- by NumPy -------------------------------------------------------------------- */
 
 /* Waits until the host may touch the memory of this end. */
 static int
@@ -277,7 +277,8 @@ settle_end(copy_job *job, const copy_end *end)
     if (wait_for_stream(job->state, device, end->buffer->stream, UINT64_MAX) < 0) {
         return -1;
     }
-    if (end_is_on(end, buffer_device(job->self)) && job->stream != end->buffer->stream &&
+    if (end_is_on(end, buffer_device(job->self)) &&
+        job->stream != end->buffer->stream &&
         wait_for_stream(job->state, device, job->stream, UINT64_MAX) < 0) {
         return -1;
     }
@@ -344,7 +345,7 @@ copy_run_numpy(copy_job *job)
     return result;
 }
 
-/* ---- the whole copy ------------------------------------------------------------------------ */
+/* ---- the whole copy -------------------------------------------------------------- */
 
 static bool
 same_shape(const array_layout *left, const array_layout *right)
@@ -366,10 +367,11 @@ check_shapes(copy_job *job)
     PyObject *from = dims_to_tuple(source->ndim, source->shape);
     PyObject *to = dims_to_tuple(target->ndim, target->shape);
     if (from != NULL && to != NULL) {
-        PyErr_Format(PyExc_ValueError,
-                     "cannot copy shape %R to shape %R: they must be equal, or the source "
-                     "a single value",
-                     from, to);
+        PyErr_Format(
+            PyExc_ValueError,
+            "cannot copy shape %R to shape %R: they must be equal, or the source "
+            "a single value",
+            from, to);
     }
     Py_XDECREF(from);
     Py_XDECREF(to);

@@ -32,9 +32,9 @@ typedef struct export_record {
         dl_managed_tensor_versioned versioned;
     } managed;
     _Atomic bool live;
-    BufferObject *buffer;       /* strong and exported while live */
+    BufferObject *buffer; /* strong and exported while live */
     PyInterpreterState *interpreter;
-    gm_list link;               /* in idle_records while not live */
+    gm_list link;                     /* in idle_records while not live */
     int64_t dims[2 * BUFFER_MAX_DIM]; /* shape, then strides */
 } export_record;
 
@@ -45,7 +45,7 @@ static struct {
 } idle = {.lock = {.word = 0, .rank = GM_RANK_REGISTRY},
           .records = {&idle.records, &idle.records}};
 
-/* ---- records ---------------------------------------------------------------------- */
+/* ---- records --------------------------------------------------------------------- */
 
 static export_record *
 record_take(void)
@@ -146,7 +146,8 @@ record_release(export_record *record)
         return;
     }
     PyThreadState *current = Py_IsInitialized() ? current_thread_state() : NULL;
-    if (current != NULL && PyThreadState_GetInterpreter(current) == record->interpreter) {
+    if (current != NULL &&
+        PyThreadState_GetInterpreter(current) == record->interpreter) {
         drop_buffer(record->buffer);
     }
     else if (interpreter_is_leaving() || gm_process_is_exiting() ||
@@ -176,7 +177,7 @@ delete_versioned(dl_managed_tensor_versioned *managed)
     record_release(managed->context);
 }
 
-/* ---- export ------------------------------------------------------------------------- */
+/* ---- export ---------------------------------------------------------------------- */
 
 /* The kind and index of a buffer's device; BufferError when DLPack has none. */
 static int
@@ -184,9 +185,10 @@ device_of_buffer(BufferObject *self, dl_device *out)
 {
     const gm_device_info *info = &buffer_device(self)->info;
     if (!gm_device_has(buffer_device(self), GM_CAP_MEMORY)) {
-        PyErr_Format(PyExc_BufferError,
-                     "%s has no memory behind its addresses: there is nothing to export",
-                     info->name);
+        PyErr_Format(
+            PyExc_BufferError,
+            "%s has no memory behind its addresses: there is nothing to export",
+            info->name);
         return -1;
     }
     bool cuda = info->kind == GM_DEVICE_CUDA;
@@ -279,7 +281,7 @@ make_capsule(BufferObject *self, dl_device device, bool versioned, bool copied)
     return capsule;
 }
 
-/* ---- __dlpack__ ------------------------------------------------------------------------ */
+/* ---- __dlpack__ ------------------------------------------------------------------ */
 
 /* The keyword arguments; borrowed, NULL or None when not given. */
 typedef struct dlpack_call {
@@ -314,7 +316,8 @@ parse_keywords(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
             out->copy = args[i];
         }
         else {
-            PyErr_Format(PyExc_TypeError, "__dlpack__() has no keyword argument %R", name);
+            PyErr_Format(PyExc_TypeError, "__dlpack__() has no keyword argument %R",
+                         name);
             return -1;
         }
     }
@@ -370,8 +373,8 @@ order_consumer(core_state *state, BufferObject *self, PyObject *stream, bool cud
     long long number = 0;
     if (stream != Py_None) {
         number = PyLong_Check(stream) ? PyLong_AsLongLong(stream) : -2;
-        if (number < -1 || (number == -1 && PyErr_Occurred()) || (!cuda && number != -1) ||
-            (cuda && number == 0)) {
+        if (number < -1 || (number == -1 && PyErr_Occurred()) ||
+            (!cuda && number != -1) || (cuda && number == 0)) {
             PyErr_Clear();
             PyErr_Format(PyExc_ValueError,
                          cuda ? "stream must be None, -1, 1, 2 or a stream's address, "
@@ -431,8 +434,8 @@ buffer_dlpack(PyObject *op, PyTypeObject *Py_UNUSED(type), PyObject *const *args
     if (copy < 0) {
         return NULL;
     }
-    BufferObject *exported = copy ? copy_buffer(state, self)
-                                  : (BufferObject *)Py_NewRef(op);
+    BufferObject *exported =
+        copy ? copy_buffer(state, self) : (BufferObject *)Py_NewRef(op);
     if (exported == NULL) {
         return NULL;
     }

@@ -22,8 +22,8 @@ check_host_tensor(PyObject *source)
         return -1;
     }
     int kind, index;
-    int parsed = PyArg_ParseTuple(pair, "ii;__dlpack_device__() must be two ints", &kind,
-                                  &index);
+    int parsed = PyArg_ParseTuple(pair, "ii;__dlpack_device__() must be two ints",
+                                  &kind, &index);
     Py_DECREF(pair);
     if (!parsed) {
         return -1;
@@ -48,8 +48,8 @@ request_capsule(PyObject *source)
     }
     PyObject *arguments = PyTuple_New(0);
     PyObject *version = Py_BuildValue(READ_VERSION);
-    PyObject *keywords = version != NULL ? Py_BuildValue("{s:O}", "max_version", version)
-                                         : NULL;
+    PyObject *keywords =
+        version != NULL ? Py_BuildValue("{s:O}", "max_version", version) : NULL;
     PyObject *capsule = NULL;
     if (arguments != NULL && keywords != NULL) {
         capsule = PyObject_Call(method, arguments, keywords);
@@ -96,15 +96,18 @@ read_tensor(const dl_tensor *tensor, host_array *out)
                      ? dtype_by_dlpack(tensor->dtype.code, tensor->dtype.bits)
                      : NULL;
     if (out->dtype == NULL) {
-        PyErr_Format(PyExc_TypeError,
-                     "a tensor of DLPack type (%d, %d bits, %d lanes) has no dtype that "
-                     "buffers have",
-                     tensor->dtype.code, tensor->dtype.bits, tensor->dtype.lanes);
+        PyErr_Format(
+            PyExc_TypeError,
+            "a tensor of DLPack type (%d, %d bits, %d lanes) has no dtype that "
+            "buffers have",
+            tensor->dtype.code, tensor->dtype.bits, tensor->dtype.lanes);
         return -1;
     }
     if (tensor->ndim < 0 || tensor->ndim > BUFFER_MAX_DIM) {
-        PyErr_Format(PyExc_ValueError, "the tensor has %d dimensions, at most %d are "
-                     "allowed", (int)tensor->ndim, BUFFER_MAX_DIM);
+        PyErr_Format(PyExc_ValueError,
+                     "the tensor has %d dimensions, at most %d are "
+                     "allowed",
+                     (int)tensor->ndim, BUFFER_MAX_DIM);
         return -1;
     }
     out->ndim = tensor->ndim;

@@ -57,8 +57,8 @@ static const struct {
     const char *alias;
     const char *name;
 } ALIASES[] = {
-    {"bool_", "bool"},       {"half", "float16"},  {"single", "float32"},
-    {"double", "float64"},   {"float", "float64"}, {"int", "int64"},
+    {"bool_", "bool"},         {"half", "float16"},  {"single", "float32"},
+    {"double", "float64"},     {"float", "float64"}, {"int", "int64"},
     {"complex", "complex128"},
 };
 
@@ -163,16 +163,16 @@ static int
 kind_rank(const dtype_info *dtype)
 {
     switch (dtype->dlpack_code) {
-    case CODE_BOOL:
-        return 0;
-    case CODE_UINT:
-        return 1;
-    case CODE_INT:
-        return 2;
-    case CODE_COMPLEX:
-        return 4;
-    default:
-        return 3;
+        case CODE_BOOL:
+            return 0;
+        case CODE_UINT:
+            return 1;
+        case CODE_INT:
+            return 2;
+        case CODE_COMPLEX:
+            return 4;
+        default:
+            return 3;
     }
 }
 
@@ -182,16 +182,17 @@ dtype_can_convert(const dtype_info *from, const dtype_info *to)
     return kind_rank(from) <= kind_rank(to);
 }
 
-/* ---- from Python ------------------------------------------------------------------ */
+/* ---- from Python ----------------------------------------------------------------- */
 
 static const dtype_info *
 reject_dtype(PyObject *value)
 {
-    PyErr_Format(PyExc_TypeError,
-                 "dtype must name one of bool, int8 to int64, uint8 to uint64, float16, "
-                 "float32, float64, complex64, complex128, bfloat16 or a float8 type, "
-                 "in the byte order of this machine, not %R",
-                 value);
+    PyErr_Format(
+        PyExc_TypeError,
+        "dtype must name one of bool, int8 to int64, uint8 to uint64, float16, "
+        "float32, float64, complex64, complex128, bfloat16 or a float8 type, "
+        "in the byte order of this machine, not %R",
+        value);
     return NULL;
 }
 
@@ -249,7 +250,7 @@ dtype_parse(core_state *state, PyObject *value)
     return row;
 }
 
-/* ---- one element ------------------------------------------------------------------- */
+/* ---- one element ----------------------------------------------------------------- */
 
 static int
 reject_range(const dtype_info *dtype, PyObject *value)
@@ -445,17 +446,17 @@ dtype_pack(core_state *state, const dtype_info *dtype, PyObject *value,
         return pack_other(state, dtype, value, out);
     }
     switch (dtype->dlpack_code) {
-    case CODE_BOOL:
-    case CODE_INT:
-    case CODE_UINT:
-        return pack_integer(dtype, value, out);
-    case CODE_FLOAT:
-    case CODE_BFLOAT:
-        return pack_float(dtype, value, out);
-    case CODE_COMPLEX:
-        return pack_complex(dtype, value, out);
-    default:
-        break;
+        case CODE_BOOL:
+        case CODE_INT:
+        case CODE_UINT:
+            return pack_integer(dtype, value, out);
+        case CODE_FLOAT:
+        case CODE_BFLOAT:
+            return pack_float(dtype, value, out);
+        case CODE_COMPLEX:
+            return pack_complex(dtype, value, out);
+        default:
+            break;
     }
     if (PyLong_Check(value) && dtype->dlpack_code != CODE_FLOAT8_E8M0FNU) {
         int overflow;

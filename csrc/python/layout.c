@@ -151,7 +151,8 @@ layout_set_pitched(const dtype_info *dtype, int ndim, const Py_ssize_t *shape,
     }
     size_t row = (size_t)shape[ndim - 1] * dtype->itemsize;
     size_t stride;
-    bool fits = !__builtin_mul_overflow(row / pitch + (row % pitch != 0), pitch, &stride);
+    bool fits =
+        !__builtin_mul_overflow(row / pitch + (row % pitch != 0), pitch, &stride);
     strides[ndim - 1] = dtype->itemsize;
     for (int axis = ndim - 2; axis >= 0 && fits; axis--) {
         fits = stride <= GM_SIZE_LIMIT;

@@ -62,7 +62,7 @@ numpy_is_array(core_state *state, PyObject *value)
     return numpy_is_loaded(state) && PyArray_Check(value);
 }
 
-/* ---- dtypes ------------------------------------------------------------------------- */
+/* ---- dtypes ---------------------------------------------------------------------- */
 
 /* NumPy's number for one of its own types; NPY_NOTYPE for those of ml_dtypes. */
 static int
@@ -75,18 +75,18 @@ type_number(const dtype_info *dtype)
         log2++;
     }
     switch (dtype->dlpack_code) {
-    case CODE_BOOL:
-        return NPY_BOOL;
-    case CODE_INT:
-        return integers[log2];
-    case CODE_UINT:
-        return naturals[log2];
-    case CODE_FLOAT:
-        return log2 == 1 ? NPY_FLOAT16 : log2 == 2 ? NPY_FLOAT32 : NPY_FLOAT64;
-    case CODE_COMPLEX:
-        return log2 == 3 ? NPY_COMPLEX64 : NPY_COMPLEX128;
-    default:
-        return NPY_NOTYPE;
+        case CODE_BOOL:
+            return NPY_BOOL;
+        case CODE_INT:
+            return integers[log2];
+        case CODE_UINT:
+            return naturals[log2];
+        case CODE_FLOAT:
+            return log2 == 1 ? NPY_FLOAT16 : log2 == 2 ? NPY_FLOAT32 : NPY_FLOAT64;
+        case CODE_COMPLEX:
+            return log2 == 3 ? NPY_COMPLEX64 : NPY_COMPLEX128;
+        default:
+            return NPY_NOTYPE;
     }
 }
 
@@ -97,10 +97,11 @@ extension_descr(const dtype_info *dtype)
     PyObject *module = PyImport_ImportModule("ml_dtypes");
     if (module == NULL) {
         if (PyErr_ExceptionMatches(PyExc_ModuleNotFoundError)) {
-            PyErr_Format(PyExc_ImportError,
-                         "NumPy has no %s of its own: install ml_dtypes, or look at the "
-                         "bits with buf.view('%s')",
-                         dtype->name, dtype->itemsize == 2 ? "uint16" : "uint8");
+            PyErr_Format(
+                PyExc_ImportError,
+                "NumPy has no %s of its own: install ml_dtypes, or look at the "
+                "bits with buf.view('%s')",
+                dtype->name, dtype->itemsize == 2 ? "uint16" : "uint8");
         }
         return NULL;
     }
@@ -120,7 +121,8 @@ static PyArray_Descr *
 descr_of(const dtype_info *dtype)
 {
     int number = type_number(dtype);
-    return number == NPY_NOTYPE ? extension_descr(dtype) : PyArray_DescrFromType(number);
+    return number == NPY_NOTYPE ? extension_descr(dtype)
+                                : PyArray_DescrFromType(number);
 }
 
 /* The row for a dtype of NumPy, whatever its byte order; NULL with TypeError. */
@@ -143,8 +145,8 @@ row_of_descr(PyArray_Descr *descr)
                                         CODE_COMPLEX};
         for (size_t i = 0; i < sizeof(codes); i++) {
             if (kinds[i] == descr->kind && PyDataType_ELSIZE(descr) <= DTYPE_MAX_SIZE) {
-                row = dtype_by_dlpack(codes[i],
-                                      (uint8_t)(PyDataType_ELSIZE(descr) * 8));
+                row =
+                    dtype_by_dlpack(codes[i], (uint8_t)(PyDataType_ELSIZE(descr) * 8));
             }
         }
     }
@@ -181,7 +183,7 @@ numpy_dtype_name(core_state *state, PyObject *value)
     return name;
 }
 
-/* ---- arrays --------------------------------------------------------------------------- */
+/* ---- arrays ---------------------------------------------------------------------- */
 
 int
 numpy_describe(core_state *Py_UNUSED(state), PyObject *ndarray, host_array *out)
@@ -193,8 +195,10 @@ numpy_describe(core_state *Py_UNUSED(state), PyObject *ndarray, host_array *out)
         return -1;
     }
     if (PyArray_NDIM(array) > BUFFER_MAX_DIM) {
-        PyErr_Format(PyExc_ValueError, "the array has %d dimensions, at most %d are "
-                     "allowed", PyArray_NDIM(array), BUFFER_MAX_DIM);
+        PyErr_Format(PyExc_ValueError,
+                     "the array has %d dimensions, at most %d are "
+                     "allowed",
+                     PyArray_NDIM(array), BUFFER_MAX_DIM);
         return -1;
     }
     out->data = PyArray_BYTES(array);
@@ -223,11 +227,11 @@ numpy_wrap(core_state *state, const array_layout *layout, const dtype_info *dtyp
     if (descr == NULL) {
         return NULL;
     }
-    void *data = layout->address != 0 ? gm_device_host_pointer(layout->address)
-                                      : no_bytes;
-    PyObject *array = PyArray_NewFromDescr(
-        &PyArray_Type, descr, layout->ndim, layout->shape, layout->strides, data,
-        writable ? NPY_ARRAY_WRITEABLE : 0, NULL);
+    void *data =
+        layout->address != 0 ? gm_device_host_pointer(layout->address) : no_bytes;
+    PyObject *array = PyArray_NewFromDescr(&PyArray_Type, descr, layout->ndim,
+                                           layout->shape, layout->strides, data,
+                                           writable ? NPY_ARRAY_WRITEABLE : 0, NULL);
     if (array == NULL || owner == NULL) {
         return array;
     }

@@ -19,9 +19,9 @@ typedef struct pinned_range {
     gm_list link;
     gm_device *device; /* owned */
     gm_devptr low;
-    size_t size;       /* bytes */
-    Py_ssize_t count;  /* Pins that hold it */
-    bool ready;        /* false: the driver is being asked */
+    size_t size;      /* bytes */
+    Py_ssize_t count; /* Pins that hold it */
+    bool ready;       /* false: the driver is being asked */
 } pinned_range;
 
 typedef struct PinObject {
@@ -31,19 +31,20 @@ typedef struct PinObject {
     host_array memory;    /* held while active */
     pinned_range *range;  /* NULL: inactive, or there are no bytes */
     bool active;
-    bool busy;            /* a thread is registering it */
+    bool busy; /* a thread is registering it */
 } PinObject;
 
-/* ---- ranges ------------------------------------------------------------------------ */
+/* ---- ranges ---------------------------------------------------------------------- */
 
 static PyObject *
 range_error(const pinned_range *range, gm_devptr low, size_t size)
 {
     PyErr_Format(PyExc_ValueError,
-                 range->ready ? "the %zu bytes at %p overlap the %zu bytes at %p, which "
-                                "are pinned already, in part; pin the whole array once"
-                              : "the %zu bytes at %p overlap the %zu bytes at %p, which "
-                                "another thread is pinning",
+                 range->ready
+                     ? "the %zu bytes at %p overlap the %zu bytes at %p, which "
+                       "are pinned already, in part; pin the whole array once"
+                     : "the %zu bytes at %p overlap the %zu bytes at %p, which "
+                       "another thread is pinning",
                  size, gm_device_host_pointer(low), range->size,
                  gm_device_host_pointer(range->low));
     return NULL;
@@ -56,8 +57,7 @@ find_range(core_state *state, gm_device *device, gm_devptr low, size_t size,
            pinned_range **out)
 {
     *out = NULL;
-    GM_LIST_FOREACH(link, &state->pins)
-    {
+    GM_LIST_FOREACH(link, &state->pins) {
         pinned_range *range = GM_CONTAINER_OF(link, pinned_range, link);
         if (!same_device(range->device, device) || low >= range->low + range->size ||
             range->low >= low + size) {
@@ -97,8 +97,8 @@ register_range(core_state *state, gm_device *device, gm_devptr low, size_t size)
         PyErr_NoMemory();
         return NULL;
     }
-    *range = (pinned_range){.device = gm_device_retain(device), .low = low, .size = size,
-                            .count = 1};
+    *range = (pinned_range){
+        .device = gm_device_retain(device), .low = low, .size = size, .count = 1};
     gm_list_push_back(&state->pins, &range->link);
     gm_status status;
     Py_BEGIN_ALLOW_THREADS
@@ -121,9 +121,8 @@ drop_range(core_state *state, pinned_range *range)
     }
     gm_status status = gm_device_usable(range->device);
     if (status == GM_OK) {
-        status = range->device->ops->unpin(range->device,
-                                           gm_device_host_pointer(range->low),
-                                           range->size);
+        status = range->device->ops->unpin(
+            range->device, gm_device_host_pointer(range->low), range->size);
         if (status != GM_OK && state != NULL) {
             warn_unraisable(state, "unpinning %zu bytes failed: %s", range->size,
                             gm_status_text(status));
@@ -132,7 +131,7 @@ drop_range(core_state *state, pinned_range *range)
     destroy_range(range);
 }
 
-/* ---- Pin ------------------------------------------------------------------------------ */
+/* ---- Pin ------------------------------------------------------------------------- */
 
 static int
 pin_activate(core_state *state, PinObject *self)
@@ -146,10 +145,11 @@ pin_activate(core_state *state, PinObject *self)
     }
     int taken = host_array_acquire(state, self->array, &self->memory);
     if (taken == 0) {
-        PyErr_Format(PyExc_TypeError,
-                     "pin needs a NumPy array or an object with the buffer protocol, not "
-                     "%.100s",
-                     Py_TYPE(self->array)->tp_name);
+        PyErr_Format(
+            PyExc_TypeError,
+            "pin needs a NumPy array or an object with the buffer protocol, not "
+            "%.100s",
+            Py_TYPE(self->array)->tp_name);
     }
     if (taken <= 0) {
         return -1;
@@ -316,18 +316,21 @@ static PyMethodDef Pin_methods[] = {
      PyDoc_STR("close($self, /)\n--\n\nUnpin the memory unless another Pin of the same "
                "range is active. Doing it\nagain does nothing.")},
     {"__enter__", Pin_enter, METH_NOARGS,
-     PyDoc_STR("__enter__($self, /)\n--\n\nReturn the array, pinned again if the handle "
-               "was closed.")},
+     PyDoc_STR(
+         "__enter__($self, /)\n--\n\nReturn the array, pinned again if the handle "
+         "was closed.")},
     {"__exit__", Pin_exit, METH_VARARGS,
      PyDoc_STR("__exit__($self, kind, value, traceback, /)\n--\n\nClose the handle.")},
     {NULL, NULL, 0, NULL},
 };
 
 static char Pin_doc[] =
-"Pin(device, array)\n--\n\n"
-"Page-lock the memory of a NumPy array or another exporter while the handle lives.\n\n"
-"The handle keeps the array. Nested pins of one range count; a range that overlaps a\n"
-"pinned one in part is a ValueError. A context manager that gives the array.";
+    "Pin(device, array)\n--\n\n"
+    "Page-lock the memory of a NumPy array or another exporter while the handle "
+    "lives.\n\n"
+    "The handle keeps the array. Nested pins of one range count; a range that overlaps "
+    "a\n"
+    "pinned one in part is a ValueError. A context manager that gives the array.";
 
 static PyType_Slot Pin_slots[] = {
     {Py_tp_doc, Pin_doc},

@@ -12,7 +12,7 @@
 #include "device/pinned_device.h"
 #include "python/buffer.h"
 
-/* ---- the pool ---------------------------------------------------------------------- */
+/* ---- the pool -------------------------------------------------------------------- */
 
 /* New reference: a pool of pinned memory for `device`, which the list of pools that
  * programs see leaves out. */
@@ -75,7 +75,7 @@ pinned_forget(DeviceObject *device)
     Py_XDECREF((PyObject *)pool);
 }
 
-/* ---- life ------------------------------------------------------------------------------ */
+/* ---- life ------------------------------------------------------------------------ */
 
 int
 pinned_require(core_state *state, PinnedArrayObject *self)
@@ -140,8 +140,8 @@ pinned_new_object(core_state *state, DeviceObject *device, const dtype_info *dty
 }
 
 static PinnedArrayObject *
-pinned_create(core_state *state, DeviceObject *device, const dtype_info *dtype, int ndim,
-              const Py_ssize_t *shape)
+pinned_create(core_state *state, DeviceObject *device, const dtype_info *dtype,
+              int ndim, const Py_ssize_t *shape)
 {
     Py_ssize_t size, nbytes;
     if (layout_count(dtype, ndim, shape, &size, &nbytes) < 0) {
@@ -214,7 +214,7 @@ PinnedArray_tp_traverse(PyObject *op, visitproc visit, void *arg)
     return 0;
 }
 
-/* ---- slots, attributes, methods ---------------------------------------------------------- */
+/* ---- slots, attributes, methods -------------------------------------------------- */
 
 static PyObject *
 PinnedArray_tp_repr(PyObject *op)
@@ -224,11 +224,11 @@ PinnedArray_tp_repr(PyObject *op)
     PyObject *bytes = format_bytes(self->nbytes);
     PyObject *text = NULL;
     if (shape != NULL && bytes != NULL) {
-        text = PyUnicode_FromFormat("<gpumem.PinnedArray shape=%R dtype=%s device=%s "
-                                    "nbytes=%U%s>",
-                                    shape, self->dtype->name,
-                                    self->device->device->info.name, bytes,
-                                    self->released ? " released" : "");
+        text = PyUnicode_FromFormat(
+            "<gpumem.PinnedArray shape=%R dtype=%s device=%s "
+            "nbytes=%U%s>",
+            shape, self->dtype->name, self->device->device->info.name, bytes,
+            self->released ? " released" : "");
     }
     Py_XDECREF(shape);
     Py_XDECREF(bytes);
@@ -314,10 +314,11 @@ PinnedArray_free(PyObject *op, PyObject *Py_UNUSED(unused))
 {
     PinnedArrayObject *self = (PinnedArrayObject *)op;
     if (self->exports > 0) {
-        PyErr_Format(PyExc_BufferError,
-                     "cannot free a pinned array with %zd live export%s (memoryviews or "
-                     "NumPy arrays); drop them first",
-                     self->exports, self->exports == 1 ? "" : "s");
+        PyErr_Format(
+            PyExc_BufferError,
+            "cannot free a pinned array with %zd live export%s (memoryviews or "
+            "NumPy arrays); drop them first",
+            self->exports, self->exports == 1 ? "" : "s");
         return NULL;
     }
     self->released = true;
@@ -349,8 +350,9 @@ PinnedArray_record_stream(PyObject *op, PyObject *argument)
 static PyObject *
 PinnedArray_reduce(PyObject *Py_UNUSED(op), PyObject *Py_UNUSED(unused))
 {
-    PyErr_SetString(PyExc_TypeError, "a PinnedArray cannot be pickled or copied; use "
-                                     "array.numpy().copy()");
+    PyErr_SetString(PyExc_TypeError,
+                    "a PinnedArray cannot be pickled or copied; use "
+                    "array.numpy().copy()");
     return NULL;
 }
 
@@ -359,13 +361,15 @@ static PyMethodDef PinnedArray_methods[] = {
      PyDoc_STR("numpy($self, /)\n--\n\nReturn a writable ndarray over the same memory, "
                "which stays until the last\narray over it has died.")},
     {"free", PinnedArray_free, METH_NOARGS,
-     PyDoc_STR("free($self, /)\n--\n\nGive the memory back to its pool now. Doing it "
-               "again does nothing.\n\nRaises\n------\nBufferError\n    A NumPy array or "
-               "memoryview is alive.")},
+     PyDoc_STR(
+         "free($self, /)\n--\n\nGive the memory back to its pool now. Doing it "
+         "again does nothing.\n\nRaises\n------\nBufferError\n    A NumPy array or "
+         "memoryview is alive.")},
     {"record_stream", PinnedArray_record_stream, METH_O,
-     PyDoc_STR("record_stream($self, stream, /)\n--\n\nSay that `stream` uses the memory: "
-               "once freed, it is reused when the work\nthat stands on the stream then is "
-               "done. Buffer.copy_from and copy_to do so\nthemselves.")},
+     PyDoc_STR(
+         "record_stream($self, stream, /)\n--\n\nSay that `stream` uses the memory: "
+         "once freed, it is reused when the work\nthat stands on the stream then is "
+         "done. Buffer.copy_from and copy_to do so\nthemselves.")},
     {"__reduce__", PinnedArray_reduce, METH_NOARGS,
      PyDoc_STR("__reduce__($self, /)\n--\n\nRaise TypeError: pinned memory cannot be "
                "pickled.")},
@@ -379,9 +383,11 @@ static PyMemberDef PinnedArray_members[] = {
 };
 
 static char PinnedArray_doc[] =
-"Page-locked host memory from a caching pool, for fast copies to and from a device.\n\n"
-"It has the buffer protocol and numpy(). A dropped array's memory is reused once the\n"
-"copies that were queued with it are done.";
+    "Page-locked host memory from a caching pool, for fast copies to and from a "
+    "device.\n\n"
+    "It has the buffer protocol and numpy(). A dropped array's memory is reused once "
+    "the\n"
+    "copies that were queued with it are done.";
 
 static PyType_Slot PinnedArray_slots[] = {
     {Py_tp_doc, PinnedArray_doc},
@@ -404,7 +410,7 @@ static PyType_Spec PinnedArray_spec = {
     .slots = PinnedArray_slots,
 };
 
-/* ---- module functions ---------------------------------------------------------------------- */
+/* ---- module functions ------------------------------------------------------------ */
 
 static PyObject *
 pinned_empty(PyObject *module, PyObject *args)
@@ -413,8 +419,8 @@ pinned_empty(PyObject *module, PyObject *args)
     PyObject *device, *shape, *dtype_argument;
     Py_ssize_t dims[BUFFER_MAX_DIM];
     int ndim;
-    if (!PyArg_ParseTuple(args, "O!OO:pinned_empty", state->Device_Type, &device, &shape,
-                          &dtype_argument)) {
+    if (!PyArg_ParseTuple(args, "O!OO:pinned_empty", state->Device_Type, &device,
+                          &shape, &dtype_argument)) {
         return NULL;
     }
     const dtype_info *dtype = dtype_parse(state, dtype_argument);
@@ -495,12 +501,14 @@ PyMethodDef pinned_functions[] = {
      PyDoc_STR("pinned_empty(device, shape, dtype, /)\n--\n\nReturn a PinnedArray of "
                "undefined content.")},
     {"pinned_stats", pinned_stats, METH_O,
-     PyDoc_STR("pinned_stats(device, /)\n--\n\nReturn the counters of the device's pool "
-               "of pinned memory, in bytes; `pinned`\nis what the device itself holds "
-               "pinned, alignment and Pin included.")},
+     PyDoc_STR(
+         "pinned_stats(device, /)\n--\n\nReturn the counters of the device's pool "
+         "of pinned memory, in bytes; `pinned`\nis what the device itself holds "
+         "pinned, alignment and Pin included.")},
     {"pinned_trim", pinned_trim, METH_O,
-     PyDoc_STR("pinned_trim(device, /)\n--\n\nGive idle pinned memory back to the system; "
-               "return the bytes.")},
+     PyDoc_STR(
+         "pinned_trim(device, /)\n--\n\nGive idle pinned memory back to the system; "
+         "return the bytes.")},
     {NULL, NULL, 0, NULL},
 };
 

@@ -16,9 +16,9 @@
 
 /* How the elements split: `outer` leading axes are walked, below them lie runs. */
 typedef struct run_split {
-    int outer;      /* axes to walk */
-    size_t count;   /* runs */
-    size_t run;     /* elements of one run */
+    int outer;    /* axes to walk */
+    size_t count; /* runs */
+    size_t run;   /* elements of one run */
 } run_split;
 
 static run_split
@@ -29,8 +29,9 @@ split_runs(const array_layout *layout, const array_layout *other)
     while (split.outer > 0) {
         int axis = split.outer - 1;
         Py_ssize_t length = layout->shape[axis];
-        bool joined = length == 1 || (layout->strides[axis] == expected &&
-                                      (other == NULL || other->strides[axis] == expected));
+        bool joined =
+            length == 1 || (layout->strides[axis] == expected &&
+                            (other == NULL || other->strides[axis] == expected));
         if (!joined) {
             break;
         }
@@ -90,10 +91,9 @@ transfer_copy(gm_device *device, const array_layout *destination,
     size_t bytes = split.run * (size_t)destination->itemsize;
     Py_ssize_t index[BUFFER_MAX_DIM] = {0};
     for (size_t piece = 0; piece < split.count; piece++) {
-        GM_TRY(device->ops->copy_async(device,
-                                       address_at(destination, index, split.outer),
-                                       address_at(source, index, split.outer), bytes,
-                                       stream));
+        GM_TRY(device->ops->copy_async(
+            device, address_at(destination, index, split.outer),
+            address_at(source, index, split.outer), bytes, stream));
         next_index(index, destination->shape, split.outer);
     }
     return GM_OK;
@@ -110,10 +110,9 @@ transfer_fill(gm_device *device, const array_layout *destination,
     run_split split = split_runs(destination, NULL);
     Py_ssize_t index[BUFFER_MAX_DIM] = {0};
     for (size_t piece = 0; piece < split.count; piece++) {
-        GM_TRY(device->ops->fill_async(device,
-                                       address_at(destination, index, split.outer),
-                                       pattern, (size_t)destination->itemsize,
-                                       split.run, stream));
+        GM_TRY(device->ops->fill_async(
+            device, address_at(destination, index, split.outer), pattern,
+            (size_t)destination->itemsize, split.run, stream));
         next_index(index, destination->shape, split.outer);
     }
     return GM_OK;

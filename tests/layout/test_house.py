@@ -16,10 +16,23 @@ def make_targets():
 
 
 def test_the_top_level_holds_what_it_should():
-    for name in (
-        "gpumem csrc tests docs examples benchmarks .ci setup.py pyproject.toml "
-        "Makefile README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE"
-    ).split():
+    for name in [
+        "gpumem",
+        "csrc",
+        "tests",
+        "docs",
+        "examples",
+        "benchmarks",
+        ".ci",
+        "setup.py",
+        "pyproject.toml",
+        "Makefile",
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "LICENSE",
+    ]:
         assert (ROOT / name).exists(), name
 
 
@@ -32,7 +45,9 @@ def test_links_lead_somewhere(path):
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
 def test_make_targets_that_documents_name_exist(path):
-    named = set(re.findall(r"^\s+make ([a-z][a-z -]*?)(?:\s\s|$|#)", path.read_text(), re.M))
+    named = set(
+        re.findall(r"^\s+make ([a-z][a-z -]*?)(?:\s\s|$|#)", path.read_text(), re.M)
+    )
     targets = make_targets()
     for words in named:
         for word in words.split():

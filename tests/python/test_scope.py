@@ -97,17 +97,20 @@ def test_scope_of_a_raising_body_releases_although_the_exception_is_kept(pool):
     assert used(pool) == 0
 
 
-def test_exit_of_many_buffers_is_quick():
+def test_exit_of_many_buffers_takes_less_time_than_making_them():
     pool = Pool(_core.open_host(0, 1 << 30))
-    best = 1.0
+    best = {"made": 1e9, "released": 1e9}
     for _ in range(5):
+        start = time.perf_counter()
         with pool.scope() as scope:
-            held = [pool.empty(100) for _ in range(100_000)]
-            start = time.perf_counter()
-        best = min(best, time.perf_counter() - start)
+            held = [pool.empty(100) for _ in range(20_000)]
+            entered = time.perf_counter()
+        left = time.perf_counter()
+        best["made"] = min(best["made"], entered - start)
+        best["released"] = min(best["released"], left - entered)
         assert scope.released == len(held) * 512
         held.clear()
-    assert best < 0.060  # the benchmark measures it; this is a bound for busy machines
+    assert best["released"] < best["made"]
 
 
 # ---- what cannot go yet --------------------------------------------------------------
