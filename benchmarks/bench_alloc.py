@@ -1,8 +1,8 @@
-"""Nanoseconds per allocation and free of recorded traces, in a C loop on the sim device.
+"""Nanoseconds per allocation and free of recorded traces, in a C loop.
 
     python benchmarks/bench_alloc.py TRACE...
 
-Lock, statistics and validation are on. The loop alone is measured in the same run and
+The device is the sim; lock, statistics and validation are on. The loop alone is measured in the same run and
 taken off; an uncontended lock pair stands beside. Medians of nine passes.
 """
 

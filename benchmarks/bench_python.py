@@ -46,7 +46,7 @@ def scope_exit_ms(pool: gpumem.Pool, buffers: int) -> float:
 def import_ms(code: str) -> float:
     """Milliseconds of a fresh interpreter that runs the code."""
     start = time.perf_counter_ns()
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-I", "-c", code], check=True)
     return (time.perf_counter_ns() - start) / 1e6
 
 

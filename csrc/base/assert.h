@@ -17,11 +17,11 @@
 _Noreturn void
 gm_assert_fail(const char *file, int line, const char *text);
 
-#define GM_VERIFY(condition)                                     \
-    do {                                                         \
-        if (!(condition)) {                                      \
-            gm_assert_fail(__FILE__, __LINE__, #condition);      \
-        }                                                        \
+#define GM_VERIFY(condition)                                \
+    do {                                                    \
+        if (!(condition)) {                                 \
+            gm_assert_fail(__FILE__, __LINE__, #condition); \
+        }                                                   \
     } while (0)
 
 #if GM_DEBUG

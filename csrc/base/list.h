@@ -78,12 +78,13 @@ gm_list_splice_back(gm_list *to, gm_list *from)
     gm_list_init(from);
 }
 
-#define GM_LIST_FOREACH(iterator, head) \
-    for (gm_list *iterator = (head)->next; iterator != (head); iterator = iterator->next)
+#define GM_LIST_FOREACH(iterator, head)                        \
+    for (gm_list *iterator = (head)->next; iterator != (head); \
+         iterator = iterator->next)
 
 /* As above where the body may remove the current element. */
-#define GM_LIST_FOREACH_SAFE(iterator, following, head)                        \
-    for (gm_list *iterator = (head)->next, *following = iterator->next;        \
+#define GM_LIST_FOREACH_SAFE(iterator, following, head)                 \
+    for (gm_list *iterator = (head)->next, *following = iterator->next; \
          iterator != (head); iterator = following, following = iterator->next)
 
 #endif

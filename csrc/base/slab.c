@@ -99,7 +99,8 @@ gm_slab_take(gm_slab *slab)
     if (node != NULL) {
         slab->free_nodes = link_of(node);
         set_link(node, NULL); /* a retired node is fresh: all of it reads as zero */
-    } else {
+    }
+    else {
         node = slab->carve;
         slab->carve += slab->node_size;
     }

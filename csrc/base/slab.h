@@ -25,7 +25,7 @@ typedef struct gm_slab {
     void *free_nodes;  /* linked through the first word of each node */
     char *carve;       /* next node that was never handed out */
     char *carve_end;
-    void *slabs;       /* all slabs, linked through their first word */
+    void *slabs; /* all slabs, linked through their first word */
 } gm_slab;
 
 void

@@ -239,7 +239,7 @@ gpumem_get_stats(int device, struct gpumem_stats *out)
     out->device_frees = stats.num_device_free;
     out->maps = stats.maps;
     out->unmaps = stats.unmaps;
-    out->ooms = stats.num_ooms +
-                atomic_load_explicit(&refused[device], memory_order_relaxed);
+    out->ooms =
+        stats.num_ooms + atomic_load_explicit(&refused[device], memory_order_relaxed);
     return 0;
 }

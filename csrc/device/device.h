@@ -76,61 +76,61 @@ typedef enum gm_device_kind {
 
 /* Capabilities: bits of gm_device_info.capabilities. */
 enum {
-    GM_CAP_PAGING = 1u << 0,       /* the page functions are there */
-    GM_CAP_ALIASING = 1u << 1,     /* one page may be mapped at two addresses at once */
-    GM_CAP_UNMAP_SYNCS = 1u << 2,  /* unmap waits for the device, so it is never cheap */
-    GM_CAP_HOST_ACCESS = 1u << 3,  /* addresses are pointers of this process */
-    GM_CAP_OWN_STREAMS = 1u << 4,  /* every stream is ours: an event may be recorded on
+    GM_CAP_PAGING = 1u << 0,      /* the page functions are there */
+    GM_CAP_ALIASING = 1u << 1,    /* one page may be mapped at two addresses at once */
+    GM_CAP_UNMAP_SYNCS = 1u << 2, /* unmap waits for the device, so it is never cheap */
+    GM_CAP_HOST_ACCESS = 1u << 3, /* addresses are pointers of this process */
+    GM_CAP_OWN_STREAMS = 1u << 4, /* every stream is ours: an event may be recorded on
                                       any of them at any time */
-    GM_CAP_MEMORY = 1u << 5,       /* there is memory behind addresses (not sim) */
+    GM_CAP_MEMORY = 1u << 5,      /* there is memory behind addresses (not sim) */
 };
 
 typedef struct gm_device_info {
-    char name[32];          /* "host:0", "sim:0", "cuda:1"; NUL-terminated */
+    char name[32]; /* "host:0", "sim:0", "cuda:1"; NUL-terminated */
     gm_device_kind kind;
-    int index;              /* among the devices of its kind */
-    uint32_t capabilities;  /* GM_CAP_* */
-    size_t total;           /* bytes of memory; the sim device may say SIZE_MAX / 4 */
-    size_t page_size;       /* bytes; a power of two; 0 without paging */
-    size_t alignment;       /* bytes; addresses of segments are multiples; >= 512 */
+    int index;             /* among the devices of its kind */
+    uint32_t capabilities; /* GM_CAP_* */
+    size_t total;          /* bytes of memory; the sim device may say SIZE_MAX / 4 */
+    size_t page_size;      /* bytes; a power of two; 0 without paging */
+    size_t alignment;      /* bytes; addresses of segments are multiples; >= 512 */
 } gm_device_info;
 
 /* Calls by kind: the rows of the counters, and what fault.c can fail.
  * X(CONSTANT, name); the name is also the key in testing.device().counters(). */
-#define GM_DEVICE_CALL_MAP(X)               \
-    X(GM_CALL_MEMORY_INFO, "memory_info")   \
-    X(GM_CALL_SEGMENT_CREATE, "segment_create") \
-    X(GM_CALL_SEGMENT_DESTROY, "segment_destroy") \
-    X(GM_CALL_ADDRESS_RESERVE, "address_reserve") \
-    X(GM_CALL_ADDRESS_RELEASE, "address_release") \
-    X(GM_CALL_PAGE_CREATE, "page_create")   \
-    X(GM_CALL_PAGE_DESTROY, "page_destroy") \
-    X(GM_CALL_MAP, "map")                   \
-    X(GM_CALL_UNMAP, "unmap")               \
-    X(GM_CALL_GRANT, "grant")               \
-    X(GM_CALL_STREAM_CREATE, "stream_create") \
-    X(GM_CALL_STREAM_DESTROY, "stream_destroy") \
+#define GM_DEVICE_CALL_MAP(X)                           \
+    X(GM_CALL_MEMORY_INFO, "memory_info")               \
+    X(GM_CALL_SEGMENT_CREATE, "segment_create")         \
+    X(GM_CALL_SEGMENT_DESTROY, "segment_destroy")       \
+    X(GM_CALL_ADDRESS_RESERVE, "address_reserve")       \
+    X(GM_CALL_ADDRESS_RELEASE, "address_release")       \
+    X(GM_CALL_PAGE_CREATE, "page_create")               \
+    X(GM_CALL_PAGE_DESTROY, "page_destroy")             \
+    X(GM_CALL_MAP, "map")                               \
+    X(GM_CALL_UNMAP, "unmap")                           \
+    X(GM_CALL_GRANT, "grant")                           \
+    X(GM_CALL_STREAM_CREATE, "stream_create")           \
+    X(GM_CALL_STREAM_DESTROY, "stream_destroy")         \
     X(GM_CALL_STREAM_SYNCHRONIZE, "stream_synchronize") \
-    X(GM_CALL_STREAM_CAPTURING, "stream_capturing") \
-    X(GM_CALL_EVENT_CREATE, "event_create") \
-    X(GM_CALL_EVENT_DESTROY, "event_destroy") \
-    X(GM_CALL_EVENT_RECORD, "event_record") \
-    X(GM_CALL_EVENT_QUERY, "event_query")   \
-    X(GM_CALL_EVENT_SYNCHRONIZE, "event_synchronize") \
-    X(GM_CALL_STREAM_WAIT, "stream_wait")   \
-    X(GM_CALL_COPY, "copy")                 \
-    X(GM_CALL_FILL, "fill")                 \
-    X(GM_CALL_PINNED_CREATE, "pinned_create") \
-    X(GM_CALL_PINNED_DESTROY, "pinned_destroy") \
-    X(GM_CALL_PIN, "pin")                   \
-    X(GM_CALL_UNPIN, "unpin")               \
+    X(GM_CALL_STREAM_CAPTURING, "stream_capturing")     \
+    X(GM_CALL_EVENT_CREATE, "event_create")             \
+    X(GM_CALL_EVENT_DESTROY, "event_destroy")           \
+    X(GM_CALL_EVENT_RECORD, "event_record")             \
+    X(GM_CALL_EVENT_QUERY, "event_query")               \
+    X(GM_CALL_EVENT_SYNCHRONIZE, "event_synchronize")   \
+    X(GM_CALL_STREAM_WAIT, "stream_wait")               \
+    X(GM_CALL_COPY, "copy")                             \
+    X(GM_CALL_FILL, "fill")                             \
+    X(GM_CALL_PINNED_CREATE, "pinned_create")           \
+    X(GM_CALL_PINNED_DESTROY, "pinned_destroy")         \
+    X(GM_CALL_PIN, "pin")                               \
+    X(GM_CALL_UNPIN, "unpin")                           \
     X(GM_CALL_LAUNCH, "launch")
 
 typedef enum gm_device_call {
 #define GM_DEVICE_CALL_ENUM(constant, name) constant,
     GM_DEVICE_CALL_MAP(GM_DEVICE_CALL_ENUM)
 #undef GM_DEVICE_CALL_ENUM
-        GM_CALL_COUNT
+    GM_CALL_COUNT
 } gm_device_call;
 
 /* Kept by the backend itself, independent of any allocator above it. */
@@ -138,9 +138,9 @@ typedef struct gm_device_counters {
     uint64_t calls[GM_CALL_COUNT]; /* successful and failed */
     uint64_t memory_now;           /* bytes of segments and pages created now */
     uint64_t memory_peak;          /* their high-water mark */
-    uint64_t pinned_now;           /* bytes of pinned host memory, created or registered */
-    uint64_t mapped_now;           /* bytes that `map` mapped and are mapped now */
-    uint64_t address_now;          /* bytes that `address_reserve` reserved; segments
+    uint64_t pinned_now;  /* bytes of pinned host memory, created or registered */
+    uint64_t mapped_now;  /* bytes that `map` mapped and are mapped now */
+    uint64_t address_now; /* bytes that `address_reserve` reserved; segments
                                       are in neither */
 } gm_device_counters;
 
@@ -230,7 +230,8 @@ typedef struct gm_device_ops {
     gm_status (*event_query)(gm_device *self, gm_event event);
 
     /* Waits for the event, at most timeout_ns: GM_NOT_READY when the time is over. */
-    gm_status (*event_synchronize)(gm_device *self, gm_event event, uint64_t timeout_ns);
+    gm_status (*event_synchronize)(gm_device *self, gm_event event,
+                                   uint64_t timeout_ns);
 
     /* Later work on `stream` starts after the event. Never waits on the host. */
     gm_status (*stream_wait)(gm_device *self, gm_stream stream, gm_event event);
@@ -280,9 +281,9 @@ typedef struct gm_device_ops {
 /* The head of every backend's object. */
 struct gm_device {
     const gm_device_ops *ops;
-    gm_device_info info;      /* constant after creation */
+    gm_device_info info; /* constant after creation */
     _Atomic uint32_t references;
-    uint32_t generation;      /* gm_process_generation() at creation */
+    uint32_t generation; /* gm_process_generation() at creation */
 };
 
 /* Fills the head; references = 1. For backends. */

@@ -49,8 +49,7 @@ sleep_ns(uint64_t nanoseconds)
 }
 
 static void
-write_down_locked(fault_device *fault, gm_device_call call)
-    GM_REQUIRES(fault->lock)
+write_down_locked(fault_device *fault, gm_device_call call) GM_REQUIRES(fault->lock)
 {
     if (fault->ring_limit == 0) {
         return;
@@ -76,8 +75,8 @@ strike(gm_device *self, gm_device_call call)
     if (fault->armed && (plan->call == -1 || plan->call == (int)call)) {
         fault->seen++;
         delay_ns = plan->delay_ns;
-        if (plan->nth != 0 && (fault->seen == plan->nth ||
-                               (plan->for_ever && fault->seen > plan->nth))) {
+        if (plan->nth != 0 &&
+            (fault->seen == plan->nth || (plan->for_ever && fault->seen > plan->nth))) {
             status = plan->status;
             fault->injected++;
         }
@@ -312,8 +311,7 @@ fault_counters(gm_device *self, gm_device_counters *out)
 }
 
 static void
-fault_close(gm_device *self)
-    GM_NO_THREAD_ANALYSIS
+fault_close(gm_device *self) GM_NO_THREAD_ANALYSIS
 {
     fault_device *fault = fault_of(self);
     gm_device_release(fault->inner);

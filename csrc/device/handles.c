@@ -67,7 +67,8 @@ gm_handles_take(gm_handles *table, gm_handle_node **out)
         slot = table->first_free - 1;
         node = node_at(table, slot);
         table->first_free = node->next_free;
-    } else {
+    }
+    else {
         slot = table->carved;
         if (slot == SLOT_LIMIT) {
             return GM_NO_HOST_MEMORY;

@@ -30,7 +30,7 @@
 typedef struct gm_handle_node {
     _Atomic uint64_t handle; /* 0: the slot is free */
     uint32_t slot;
-    uint32_t next_free;      /* slot + 1; 0: the last */
+    uint32_t next_free; /* slot + 1; 0: the last */
 } gm_handle_node;
 
 typedef struct gm_handles {

@@ -124,8 +124,8 @@ options_are_valid(const gm_host_options *options)
     size_t page_size = options->page_size;
     return options->index >= 0 && options->capacity > 0 &&
            options->capacity <= MOST_CAPACITY &&
-           (page_size == 0 || (page_size >= 4096 && page_size <= MOST_CAPACITY &&
-                               gm_is_pow2(page_size)));
+           (page_size == 0 ||
+            (page_size >= 4096 && page_size <= MOST_CAPACITY && gm_is_pow2(page_size)));
 }
 
 static void

@@ -90,20 +90,20 @@ typedef struct host_work {
 } host_work;
 
 typedef struct host_stream {
-    gm_handle_node node;  /* its handle; 0 in the default and per-thread streams */
-    gm_list queue;        /* host_work, oldest first */
-    size_t waiting;       /* pieces in `queue` */
-    uint64_t issued;      /* pieces ever queued */
-    uint64_t finished;    /* pieces ever done: the first `finished` of them */
-    size_t credit;        /* pieces that may run although it is stalled */
-    uint32_t sleepers;    /* threads that synchronise with it */
+    gm_handle_node node; /* its handle; 0 in the default and per-thread streams */
+    gm_list queue;       /* host_work, oldest first */
+    size_t waiting;      /* pieces in `queue` */
+    uint64_t issued;     /* pieces ever queued */
+    uint64_t finished;   /* pieces ever done: the first `finished` of them */
+    size_t credit;       /* pieces that may run although it is stalled */
+    uint32_t sleepers;   /* threads that synchronise with it */
     bool stalled;
-    bool running;         /* a thread works its queue off */
+    bool running; /* a thread works its queue off */
     bool capturing;
-    bool destroyed;       /* no handle for new work; goes when its queue is empty */
-    bool ready;           /* on a list of streams to look at */
-    bool awaiting;        /* on the waiters of a mark */
-    uint64_t thread;      /* of a per-thread stream, else 0 */
+    bool destroyed;  /* no handle for new work; goes when its queue is empty */
+    bool ready;      /* on a list of streams to look at */
+    bool awaiting;   /* on the waiters of a mark */
+    uint64_t thread; /* of a per-thread stream, else 0 */
     gm_list ready_link;
     gm_list waiter_link;
     gm_list thread_link;
@@ -121,11 +121,11 @@ typedef struct host_device {
     gm_device_ops ops; /* page slots are NULL without paging */
     gm_tally tally;
     gm_pinned pinned;
-    bool delayed;      /* streams start stalled */
+    bool delayed; /* streams start stalled */
     bool manual_clock;
-    int memfd;         /* all pages; -1 without paging */
+    int memfd; /* all pages; -1 without paging */
     _Atomic uint64_t manual_ns;
-    _Atomic size_t reported_free;      /* SIZE_MAX: the truth */
+    _Atomic size_t reported_free; /* SIZE_MAX: the truth */
     _Atomic uint32_t capturing_streams;
 
     gm_mutex memory_lock;

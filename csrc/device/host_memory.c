@@ -34,8 +34,7 @@ static _Atomic size_t most_breaks;
 /* ---- capacity -------------------------------------------------------------------- */
 
 static gm_status
-take_capacity_locked(host_device *host, size_t size)
-    GM_REQUIRES(host->memory_lock)
+take_capacity_locked(host_device *host, size_t size) GM_REQUIRES(host->memory_lock)
 {
     GM_ASSERT(gm_mutex_is_held(&host->memory_lock));
     size_t taken = host->used + host->occupied;
@@ -51,8 +50,7 @@ take_capacity_locked(host_device *host, size_t size)
 }
 
 static void
-give_capacity_locked(host_device *host, size_t size)
-    GM_REQUIRES(host->memory_lock)
+give_capacity_locked(host_device *host, size_t size) GM_REQUIRES(host->memory_lock)
 {
     GM_ASSERT(gm_mutex_is_held(&host->memory_lock) && host->used >= size);
     host->used -= size;
@@ -90,7 +88,8 @@ gm_host_occupy(gm_device *device, size_t bytes)
     gm_status status = GM_OK;
     if (bytes > host->head.info.total - host->used) {
         status = GM_OUT_OF_MEMORY;
-    } else if (host->share != NULL) {
+    }
+    else if (host->share != NULL) {
         status = gm_host_share_set(host->share, host->used + bytes);
     }
     if (status == GM_OK) {
@@ -253,8 +252,7 @@ gm_host_address_release(gm_device *self, gm_devptr address, size_t size)
 /* ---- pages ----------------------------------------------------------------------- */
 
 static off_t
-page_offset(const host_device *host, gm_page page)
-    GM_REQUIRES(host->memory_lock)
+page_offset(const host_device *host, gm_page page) GM_REQUIRES(host->memory_lock)
 {
     return (off_t)((page - 1) * host->book.page_size);
 }
@@ -271,7 +269,8 @@ gm_host_page_create(gm_device *self, gm_page *out)
         status = gm_page_book_create(&host->book, &page);
         if (status == GM_OK) {
             *out = page;
-        } else {
+        }
+        else {
             give_capacity_locked(host, host->book.page_size);
         }
     }
@@ -386,8 +385,8 @@ gm_host_grant(gm_device *self, gm_devptr address, size_t size)
     GM_TRY(host_enter(host, GM_CALL_GRANT));
     gm_mutex_lock(&host->memory_lock);
     gm_status status = gm_page_book_check_mapped(&host->book, address, size, &slots);
-    if (status == GM_OK && mprotect(gm_device_host_pointer(address), size,
-                                    PROT_READ | PROT_WRITE) != 0) {
+    if (status == GM_OK &&
+        mprotect(gm_device_host_pointer(address), size, PROT_READ | PROT_WRITE) != 0) {
         status = mapping_status();
     }
     gm_mutex_unlock(&host->memory_lock);
@@ -444,8 +443,7 @@ unmap_all(const gm_intervals *intervals)
 }
 
 void
-gm_host_memory_destroy(host_device *host)
-    GM_NO_THREAD_ANALYSIS
+gm_host_memory_destroy(host_device *host) GM_NO_THREAD_ANALYSIS
 {
     unmap_all(&host->segments);
     unmap_all(&host->book.ranges);

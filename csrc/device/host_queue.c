@@ -79,9 +79,11 @@ run_work(const host_work *work)
             memmove(gm_device_host_pointer(work->of.copy.destination),
                     gm_device_host_pointer(work->of.copy.source), work->of.copy.size);
         }
-    } else if (work->kind == HOST_WORK_FILL) {
+    }
+    else if (work->kind == HOST_WORK_FILL) {
         run_fill(work);
-    } else if (work->kind == HOST_WORK_LAUNCH) {
+    }
+    else if (work->kind == HOST_WORK_LAUNCH) {
         work->of.launch.run(work->of.launch.arguments);
     }
 }
@@ -119,15 +121,15 @@ may_run(host_stream *stream, const host_work *work)
  * Pre: the stream is marked running by this thread. */
 static void
 perform_locked(host_device *host, host_stream *stream, const host_work *work,
-               gm_list *ready)
-    GM_REQUIRES(host->stream_lock)
+               gm_list *ready) GM_REQUIRES(host->stream_lock)
 {
     GM_ASSERT(gm_mutex_is_held(&host->stream_lock));
     if (touches_memory(work)) {
         gm_mutex_unlock(&host->stream_lock);
         run_work(work);
         gm_mutex_lock(&host->stream_lock);
-    } else {
+    }
+    else {
         if (work->kind == HOST_WORK_RECORD) {
             finish_mark(work->of.mark, ready);
         }
@@ -183,8 +185,9 @@ gm_host_stream_settle_locked(host_device *host, host_stream *stream)
     }
     if (stream->destroyed) {
         gm_handles_give(&host->streams, &stream->node);
-    } else if (stream->thread != 0 && !stream->capturing &&
-               stream->stalled == host->delayed) {
+    }
+    else if (stream->thread != 0 && !stream->capturing &&
+             stream->stalled == host->delayed) {
         gm_list_remove(&stream->thread_link);
         free(stream);
     }
@@ -220,8 +223,7 @@ work_off_locked(host_device *host, host_stream *stream, gm_list *ready)
 
 /* Looks at every stream on the list, and at those that come onto it meanwhile. */
 static size_t
-work_off_list_locked(host_device *host, gm_list *ready)
-    GM_REQUIRES(host->stream_lock)
+work_off_list_locked(host_device *host, gm_list *ready) GM_REQUIRES(host->stream_lock)
 {
     size_t ran = 0;
     while (!gm_list_is_empty(ready)) {

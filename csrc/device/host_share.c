@@ -50,7 +50,7 @@ struct host_share {
     int file;                   /* descriptor */
     share_file *shared;
     share_slot *mine;
-    gm_list link;               /* in `joined` */
+    gm_list link; /* in `joined` */
 };
 
 /* All shares of this process, for the destructor. A child of fork starts anew: those of
@@ -142,7 +142,8 @@ bury_dead_locked(share_file *shared)
         }
         if (is_alive(slot)) {
             living++;
-        } else {
+        }
+        else {
             slot->bytes = 0;
             slot->pid = 0;
         }
@@ -209,8 +210,9 @@ open_locked(const char *path)
 static gm_status
 make_path(const char *name, char *path, size_t size)
 {
-    static const char allowed[] = "abcdefghijklmnopqrstuvwxyz"
-                                  "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
+    static const char allowed[] =
+        "abcdefghijklmnopqrstuvwxyz"
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
     size_t length = strlen(name);
     if (length == 0 || length > NAME_LIMIT || strspn(name, allowed) != length) {
         return GM_INVALID;
@@ -249,8 +251,8 @@ join_file(share_file *shared, size_t capacity, share_slot **out)
     if (bury_dead_locked(shared) == 0) {
         shared->capacity = capacity;
     }
-    gm_status status = shared->capacity == capacity ? take_slot_locked(shared, out)
-                                                    : GM_INVALID;
+    gm_status status =
+        shared->capacity == capacity ? take_slot_locked(shared, out) : GM_INVALID;
     unlock_shared(shared);
     return status;
 }

@@ -12,8 +12,7 @@
 /* The calling thread's own default stream; made on first use and dropped again when it
  * has nothing to keep. NULL: no host memory. */
 static host_stream *
-thread_stream_locked(host_device *host)
-    GM_REQUIRES(host->stream_lock)
+thread_stream_locked(host_device *host) GM_REQUIRES(host->stream_lock)
 {
     uint64_t thread = gm_thread_number();
     GM_LIST_FOREACH(link, &host->thread_streams) {
@@ -66,8 +65,7 @@ find_stream_locked(host_device *host, gm_stream handle, host_stream **out)
 }
 
 static host_event *
-find_event_locked(host_device *host, gm_event handle)
-    GM_REQUIRES(host->stream_lock)
+find_event_locked(host_device *host, gm_event handle) GM_REQUIRES(host->stream_lock)
 {
     return (host_event *)(void *)gm_handles_find(&host->events, handle);
 }
@@ -124,8 +122,7 @@ discard_event(gm_handle_node *node, void *argument)
 }
 
 void
-gm_host_streams_destroy(host_device *host)
-    GM_NO_THREAD_ANALYSIS
+gm_host_streams_destroy(host_device *host) GM_NO_THREAD_ANALYSIS
 {
     gm_host_stream_discard(&host->default_stream);
     GM_LIST_FOREACH_SAFE(link, following, &host->thread_streams) {
@@ -161,7 +158,8 @@ set_capturing_locked(host_device *host, host_stream *stream, bool capturing)
 {
     if (capturing && !stream->capturing) {
         atomic_fetch_add_explicit(&host->capturing_streams, 1, memory_order_relaxed);
-    } else if (!capturing && stream->capturing) {
+    }
+    else if (!capturing && stream->capturing) {
         atomic_fetch_sub_explicit(&host->capturing_streams, 1, memory_order_relaxed);
     }
     stream->capturing = capturing;
@@ -296,7 +294,8 @@ gm_host_event_record(gm_device *self, gm_event handle, gm_stream stream_handle)
         stream->issued++;
         stream->finished++;
         gm_host_stream_settle_locked(host, stream);
-    } else if (status == GM_OK) {
+    }
+    else if (status == GM_OK) {
         status = record_locked(host, event, stream);
     }
     gm_mutex_unlock(&host->stream_lock);
@@ -468,7 +467,8 @@ gm_host_release_work(gm_device *device, gm_stream handle, size_t count, size_t *
         if (count == SIZE_MAX) {
             stream->stalled = false;
             stream->credit = 0;
-        } else if (stream->stalled) {
+        }
+        else if (stream->stalled) {
             size_t room = stream->waiting - stream->credit;
             stream->credit += count < room ? count : room;
         }

@@ -36,7 +36,8 @@ first_above(const gm_intervals *intervals, uint64_t address)
         size_t middle = low + (high - low) / 2;
         if (intervals->items[middle].address <= address) {
             low = middle + 1;
-        } else {
+        }
+        else {
             high = middle;
         }
     }

@@ -42,7 +42,7 @@ typedef struct gm_page_book {
     bool aliasing;       /* one page may be mapped more than once */
     uint64_t page_limit; /* pages that the device has */
     gm_page_tree tree;
-    uint32_t *mappings;  /* owned; how often each page is mapped */
+    uint32_t *mappings; /* owned; how often each page is mapped */
     size_t mappings_capacity;
     gm_intervals ranges; /* data: a slot table, owned */
     size_t breaks;       /* see Note [Breaks] */

@@ -13,8 +13,7 @@ gm_pinned_init(gm_pinned *pinned, gm_tally *tally)
 }
 
 void
-gm_pinned_destroy(gm_pinned *pinned)
-    GM_NO_THREAD_ANALYSIS
+gm_pinned_destroy(gm_pinned *pinned) GM_NO_THREAD_ANALYSIS
 {
     for (size_t i = 0; i < pinned->ranges.count; i++) {
         free(pinned->ranges.items[i].data);
@@ -41,8 +40,7 @@ remove_range(gm_pinned *pinned, const void *memory, size_t size, bool made)
 {
     gm_status status = GM_INVALID;
     gm_mutex_lock(&pinned->lock);
-    gm_interval *range =
-        gm_intervals_exactly(&pinned->ranges, (uintptr_t)memory, size);
+    gm_interval *range = gm_intervals_exactly(&pinned->ranges, (uintptr_t)memory, size);
     if (range != NULL && (range->data != NULL) == made) {
         gm_intervals_remove(&pinned->ranges, range);
         gm_tally_subtract(&pinned->tally->pinned_now, size);

@@ -103,8 +103,7 @@ sim_counters(gm_device *self, gm_device_counters *out)
 }
 
 static void
-sim_close(gm_device *self)
-    GM_NO_THREAD_ANALYSIS
+sim_close(gm_device *self) GM_NO_THREAD_ANALYSIS
 {
     sim_device *sim = sim_of(self);
     GM_LIST_FOREACH_SAFE(link, following, &sim->thread_streams) {

@@ -22,7 +22,7 @@ typedef struct gm_sim_options {
     size_t page_size; /* a power of two >= 4096, or 0: 2 MiB */
     bool paging;
     bool aliasing;
-    uint64_t lag;     /* operations */
+    uint64_t lag; /* operations */
 } gm_sim_options;
 
 GM_NODISCARD gm_status

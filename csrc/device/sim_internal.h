@@ -36,7 +36,7 @@ typedef struct sim_stream {
 
 typedef struct sim_device {
     gm_device head;
-    gm_device_ops ops;    /* page slots are NULL without paging */
+    gm_device_ops ops; /* page slots are NULL without paging */
     gm_tally tally;
     gm_pinned pinned;
     _Atomic uint64_t now; /* ticks */

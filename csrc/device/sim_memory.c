@@ -12,23 +12,20 @@
 /* ---- capacity and addresses ------------------------------------------------------ */
 
 static bool
-fits_locked(const sim_device *sim, size_t size)
-    GM_REQUIRES(sim->lock)
+fits_locked(const sim_device *sim, size_t size) GM_REQUIRES(sim->lock)
 {
     return size <= sim->head.info.total - sim->used;
 }
 
 static void
-take_locked(sim_device *sim, size_t size)
-    GM_REQUIRES(sim->lock)
+take_locked(sim_device *sim, size_t size) GM_REQUIRES(sim->lock)
 {
     sim->used += size;
     gm_tally_add_memory(&sim->tally, size);
 }
 
 static void
-give_locked(sim_device *sim, size_t size)
-    GM_REQUIRES(sim->lock)
+give_locked(sim_device *sim, size_t size) GM_REQUIRES(sim->lock)
 {
     sim->used -= size;
     gm_tally_subtract(&sim->tally.memory_now, size);
@@ -285,8 +282,7 @@ gm_sim_grant(gm_device *self, gm_devptr address, size_t size)
 }
 
 void
-gm_sim_memory_init(sim_device *sim)
-    GM_NO_THREAD_ANALYSIS
+gm_sim_memory_init(sim_device *sim) GM_NO_THREAD_ANALYSIS
 {
     sim->top = SPACE_BASE;
 }

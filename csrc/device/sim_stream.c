@@ -19,8 +19,7 @@ gm_sim_stream_identity(gm_device *self, gm_stream stream)
 /* The calling thread's record; those whose time has passed are dropped on the way. NULL
  * when there is none and, with `make`, no memory for one. */
 static sim_stream *
-thread_stream_locked(sim_device *sim, bool make)
-    GM_REQUIRES(sim->lock)
+thread_stream_locked(sim_device *sim, bool make) GM_REQUIRES(sim->lock)
 {
     uint64_t thread = gm_thread_number();
     sim_stream *found = NULL;
@@ -28,7 +27,8 @@ thread_stream_locked(sim_device *sim, bool make)
         sim_stream *stream = GM_CONTAINER_OF(link, sim_stream, link);
         if (stream->thread == thread) {
             found = stream;
-        } else if (stream->busy_until <= sim_now(sim)) {
+        }
+        else if (stream->busy_until <= sim_now(sim)) {
             gm_list_remove(link);
             free(stream);
         }
@@ -81,9 +81,8 @@ wait_until(sim_device *sim, uint64_t due, uint64_t timeout_ns)
         atomic_fetch_add_explicit(&sim->host_waits, 1, memory_order_relaxed);
     }
     while (now < target &&
-           !atomic_compare_exchange_weak_explicit(&sim->now, &now, target,
-                                                  memory_order_relaxed,
-                                                  memory_order_relaxed)) {
+           !atomic_compare_exchange_weak_explicit(
+               &sim->now, &now, target, memory_order_relaxed, memory_order_relaxed)) {
     }
     return due <= target ? GM_OK : GM_NOT_READY;
 }

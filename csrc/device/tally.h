@@ -19,7 +19,7 @@
 
 typedef struct gm_tally {
     _Atomic uint64_t calls[GM_CALL_COUNT];
-    _Atomic uint64_t memory_now;  /* bytes, all of them */
+    _Atomic uint64_t memory_now; /* bytes, all of them */
     _Atomic uint64_t memory_peak;
     _Atomic uint64_t pinned_now;
     _Atomic uint64_t mapped_now;

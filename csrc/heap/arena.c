@@ -185,8 +185,8 @@ front_of(const gm_block *block, size_t alignment)
 /* Fills *out for `size` bytes at the aligned start of `block`, counting the missing
  * pages. False when it does not fit. */
 static bool
-measure_placement(const gm_arena *arena, gm_block *block, size_t size,
-                  size_t alignment, gm_placement *out)
+measure_placement(const gm_arena *arena, gm_block *block, size_t size, size_t alignment,
+                  gm_placement *out)
 {
     size_t front = front_of(block, alignment);
     if (front > block->size || block->size - front < size) {
@@ -334,8 +334,8 @@ cut_front(gm_arena *arena, gm_block *block, size_t front)
     move_start(block, start + front);
     block->size -= front;
     block->unmapped -= lower->unmapped;
-    block->mapped_prefix = block->mapped_prefix > front ? block->mapped_prefix - front
-                                                        : 0;
+    block->mapped_prefix =
+        block->mapped_prefix > front ? block->mapped_prefix - front : 0;
     if (block->mapped_prefix == 0) {
         extend_prefix(arena, block);
     }
@@ -414,8 +414,8 @@ static void
 join(gm_arena *arena, gm_block *lower, gm_block *upper)
 {
     unindex_block(arena, upper);
-    arena->free_blocks +=
-        gm_arena_mapped_part(arena, lower) == 0 && gm_arena_mapped_part(arena, upper) != 0;
+    arena->free_blocks += gm_arena_mapped_part(arena, lower) == 0 &&
+                          gm_arena_mapped_part(arena, upper) != 0;
     if (lower->mapped_prefix == lower->size) {
         lower->mapped_prefix += upper->mapped_prefix;
     }

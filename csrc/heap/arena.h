@@ -30,11 +30,11 @@
 #define GM_UNSPLIT_SLACK ((size_t)20 << 20)
 
 struct gm_arena {
-    bool small;         /* blocks up to 256 KiB */
-    size_t page_size;   /* bytes; 0: whole chunks */
-    size_t max_split;   /* bytes; whole chunks only; SIZE_MAX: split all */
-    gm_slab *nodes;     /* borrowed from the lane */
-    void *owner;        /* the lane, stored in each chunk */
+    bool small;       /* blocks up to 256 KiB */
+    size_t page_size; /* bytes; 0: whole chunks */
+    size_t max_split; /* bytes; whole chunks only; SIZE_MAX: split all */
+    gm_slab *nodes;   /* borrowed from the lane */
+    void *owner;      /* the lane, stored in each chunk */
     gm_free_index mapped;
     gm_free_index sparse;
     gm_list chunks;
@@ -52,7 +52,7 @@ typedef struct gm_placement {
     size_t size;       /* bytes of the new block */
     size_t first_slot; /* page slots under the new block ... */
     size_t slot_count;
-    size_t missing;    /* ... and how many of them have no page */
+    size_t missing; /* ... and how many of them have no page */
 } gm_placement;
 
 GM_NODISCARD gm_status
@@ -102,8 +102,7 @@ gm_arena_commit_pages(gm_arena *arena, gm_block *block, size_t first_slot,
 
 /* The whole slots under a free block: their number, the first in *first_slot. */
 size_t
-gm_arena_inner_slots(const gm_arena *arena, const gm_block *block,
-                     size_t *first_slot);
+gm_arena_inner_slots(const gm_arena *arena, const gm_block *block, size_t *first_slot);
 
 /* The page of each MAPPED slot in [first_slot, first_slot + count) has left: the slots
  * become FREE_VA. All are whole slots under `block`, FREE. */

@@ -105,8 +105,9 @@ gm_arena_check(const gm_arena *arena)
     size_t chunks = 0;
     for (const gm_list *link = arena->chunks.next; link != &arena->chunks;
          link = link->next) {
-        const gm_chunk *chunk = (const gm_chunk *)(const void *)((const char *)link -
-                                                   offsetof(gm_chunk, link));
+        const gm_chunk *chunk =
+            (const gm_chunk *)(const void *)((const char *)link -
+                                             offsetof(gm_chunk, link));
         const char *text = check_chunk(arena, chunk, &sums);
         if (text != NULL) {
             return text;
@@ -117,8 +118,9 @@ gm_arena_check(const gm_arena *arena)
         sums.free_blocks != arena->free_blocks || chunks != arena->chunk_count) {
         return "an arena's counters differ from its blocks";
     }
-    if (sums.in_mapped != arena->mapped.count || sums.in_sparse != arena->sparse.count ||
-        !gm_free_index_check(&arena->mapped) || !gm_free_index_check(&arena->sparse)) {
+    if (sums.in_mapped != arena->mapped.count ||
+        sums.in_sparse != arena->sparse.count || !gm_free_index_check(&arena->mapped) ||
+        !gm_free_index_check(&arena->sparse)) {
         return "a free index differs from the free blocks";
     }
     return NULL;

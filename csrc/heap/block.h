@@ -36,11 +36,11 @@ typedef struct gm_chunk gm_chunk;
 
 /* Values of gm_block.state. */
 enum {
-    GM_HEAP_DEAD = 0,     /* the node is on the slab's free list */
+    GM_HEAP_DEAD = 0, /* the node is on the slab's free list */
     GM_HEAP_FREE = 1,
     GM_HEAP_USED = 2,
-    GM_HEAP_FREEING = 3,  /* on the lane's deferred list */
-    GM_HEAP_PENDING = 4,  /* freed; events of recorded streams are not done */
+    GM_HEAP_FREEING = 3, /* on the lane's deferred list */
+    GM_HEAP_PENDING = 4, /* freed; events of recorded streams are not done */
 };
 
 typedef struct gm_block gm_block;
@@ -70,12 +70,12 @@ struct gm_block {
     };
     uint32_t mapped_slot; /* FREE: which list of the index; GM_INDEX_NONE: none */
     _Atomic uint8_t state;
-    bool by_address;      /* freed by address, not by handle */
+    bool by_address; /* freed by address, not by handle */
     gm_chunk *chunk;
-    uint32_t uses;        /* recorded streams (USED) or events awaited (PENDING) */
-    uint32_t unmapped;    /* FREE */
+    uint32_t uses;     /* recorded streams (USED) or events awaited (PENDING) */
+    uint32_t unmapped; /* FREE */
     union {
-        struct { /* FREE */
+        struct {               /* FREE */
             uint64_t freed_ns; /* the device's clock; of merged blocks the latest */
             gm_index_link sparse;
             uint32_t sparse_slot;

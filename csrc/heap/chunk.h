@@ -23,7 +23,7 @@ typedef struct gm_arena gm_arena;
 typedef enum gm_slot_state {
     GM_SLOT_FREE_VA = 0, /* no page */
     GM_SLOT_MAPPED = 1,
-    GM_SLOT_ZOMBIE = 2,  /* mapped, the page already given elsewhere */
+    GM_SLOT_ZOMBIE = 2, /* mapped, the page already given elsewhere */
 } gm_slot_state;
 
 typedef struct gm_slot {
@@ -44,7 +44,7 @@ struct gm_chunk {
     size_t slot_count;
     size_t mapped_slots;
     size_t zombie_slots; /* their addresses can be neither used nor given back */
-    gm_slot *slots;  /* owned; NULL in a whole chunk */
+    gm_slot *slots;      /* owned; NULL in a whole chunk */
     unsigned start_shift;
     _Atomic size_t start_count;
     _Atomic(_Atomic(gm_block *) *) starts;

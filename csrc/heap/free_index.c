@@ -62,8 +62,7 @@ next_class(const gm_free_index *index, uint32_t from)
 gm_status
 gm_free_index_init(gm_free_index *index, gm_index_kind kind)
 {
-    gm_block **heads =
-        calloc((size_t)GM_INDEX_LEVELS * GM_INDEX_STEPS, sizeof(*heads));
+    gm_block **heads = calloc((size_t)GM_INDEX_LEVELS * GM_INDEX_STEPS, sizeof(*heads));
     if (heads == NULL) {
         return GM_NO_HOST_MEMORY;
     }
@@ -204,7 +203,8 @@ check_list(const gm_free_index *index, uint32_t slot, size_t *count)
     for (const gm_block *block = index->heads[slot]; block != NULL;
          block = const_link_of(index->kind, block)->next) {
         const gm_index_link *link = const_link_of(index->kind, block);
-        if (link->prev != prev || slot_in(index->kind, block) != slot || !gm_block_is_free(block) ||
+        if (link->prev != prev || slot_in(index->kind, block) != slot ||
+            !gm_block_is_free(block) ||
             gm_free_index_class(gm_free_index_key(index, block)) != slot) {
             return false;
         }

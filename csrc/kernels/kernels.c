@@ -74,9 +74,9 @@ run_scale(const void *block)
 static double
 highest_magnitude(const kernel_arguments *arguments)
 {
-    return gm_host_kernels_chosen()->max_abs(
-        (gm_dtype)arguments->source_type, gm_device_host_pointer(arguments->source),
-        (size_t)arguments->n);
+    return gm_host_kernels_chosen()->max_abs((gm_dtype)arguments->source_type,
+                                             gm_device_host_pointer(arguments->source),
+                                             (size_t)arguments->n);
 }
 
 static void

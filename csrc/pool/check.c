@@ -96,8 +96,8 @@ check_page_pool(gm_pool *pool, const check_walk *walk)
     gm_mutex_lock(&pages->lock);
     size_t in_flight_pages =
         pool->page_size == 0 ? 0 : pages->in_flight / pool->page_size;
-    size_t created = (pages->created - (pool->paged ? in_flight_pages : 0)) *
-                     pool->page_size;
+    size_t created =
+        (pages->created - (pool->paged ? in_flight_pages : 0)) * pool->page_size;
     if (pages->reserved.current != created + pages->whole_bytes) {
         broken = "reserved bytes differ from the pages and segments that exist";
     }

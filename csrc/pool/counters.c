@@ -16,9 +16,9 @@ total_add(gm_total *total, uint64_t amount)
         atomic_fetch_add_explicit(&total->current, amount, memory_order_relaxed) +
         amount;
     uint64_t peak = atomic_load_explicit(&total->peak, memory_order_relaxed);
-    while (now > peak && !atomic_compare_exchange_weak_explicit(
-                             &total->peak, &peak, now, memory_order_relaxed,
-                             memory_order_relaxed)) {
+    while (now > peak &&
+           !atomic_compare_exchange_weak_explicit(
+               &total->peak, &peak, now, memory_order_relaxed, memory_order_relaxed)) {
     }
 }
 
@@ -52,8 +52,7 @@ raise_active_peaks(gm_lane *lane, gm_lane_stats *stats)
     gm_tally *all = &lane->peaks.active;
     raise_peak(&stats->active_peak.blocks, stats->used.blocks + stats->pending.blocks);
     raise_peak(&stats->active_peak.bytes, stats->used.bytes + stats->pending.bytes);
-    raise_peak(&all->blocks,
-               BOTH(lane, used, blocks) + BOTH(lane, pending, blocks));
+    raise_peak(&all->blocks, BOTH(lane, used, blocks) + BOTH(lane, pending, blocks));
     raise_peak(&all->bytes, BOTH(lane, used, bytes) + BOTH(lane, pending, bytes));
 }
 
@@ -209,8 +208,8 @@ sum_used(gm_pool_stats *out, unsigned arena, const gm_lane_stats *s)
     const gm_tally *base = &s->base;
     gm_stat blocks = stat_of(used->blocks, peak->blocks, total->blocks, base->blocks);
     gm_stat bytes = stat_of(used->bytes, peak->bytes, total->bytes, base->bytes);
-    gm_stat requested = stat_of(used->requested, peak->requested, total->requested,
-                                base->requested);
+    gm_stat requested =
+        stat_of(used->requested, peak->requested, total->requested, base->requested);
     sum_row(&out->allocation, arena, &blocks, false);
     sum_row(&out->allocated_bytes, arena, &bytes, false);
     sum_row(&out->requested_bytes, arena, &requested, false);
@@ -221,7 +220,8 @@ static gm_stat
 active_stat(uint64_t used, uint64_t pending, uint64_t peak, uint64_t active_peak,
             uint64_t total, uint64_t base)
 {
-    return stat_of(used + pending, peak > active_peak ? peak : active_peak, total, base);
+    return stat_of(used + pending, peak > active_peak ? peak : active_peak, total,
+                   base);
 }
 
 static void
@@ -250,8 +250,7 @@ sum_active(gm_pool_stats *out, unsigned arena, const gm_lane *lane)
     if (free_blocks.allocated + s->inactive_base < free_blocks.current) {
         free_blocks.allocated = free_blocks.current - s->inactive_base;
     }
-    free_blocks.freed =
-        free_blocks.allocated + s->inactive_base - free_blocks.current;
+    free_blocks.freed = free_blocks.allocated + s->inactive_base - free_blocks.current;
     sum_row(&out->inactive_split, arena, &free_blocks, true);
     sum_row(&out->inactive_split_bytes, arena, &free_bytes, true);
 }
@@ -356,9 +355,9 @@ reset_peaks(gm_lane *lane, void *argument)
     for (unsigned i = 0; i < GM_ARENAS; i++) {
         gm_lane_stats *stats = &lane->stats[i];
         stats->peak = stats->used;
-        stats->active_peak = (gm_tally){
-            .blocks = stats->used.blocks + stats->pending.blocks,
-            .bytes = stats->used.bytes + stats->pending.bytes};
+        stats->active_peak =
+            (gm_tally){.blocks = stats->used.blocks + stats->pending.blocks,
+                       .bytes = stats->used.bytes + stats->pending.bytes};
         stats->inactive_peak =
             (gm_tally){.blocks = lane->arenas[i].free_blocks,
                        .bytes = gm_arena_cached_bytes(&lane->arenas[i])};
@@ -368,9 +367,9 @@ reset_peaks(gm_lane *lane, void *argument)
     lane->peaks.used = (gm_tally){.blocks = BOTH(lane, used, blocks),
                                   .bytes = BOTH(lane, used, bytes),
                                   .requested = BOTH(lane, used, requested)};
-    lane->peaks.active = (gm_tally){
-        .blocks = BOTH(lane, used, blocks) + BOTH(lane, pending, blocks),
-        .bytes = BOTH(lane, used, bytes) + BOTH(lane, pending, bytes)};
+    lane->peaks.active =
+        (gm_tally){.blocks = BOTH(lane, used, blocks) + BOTH(lane, pending, blocks),
+                   .bytes = BOTH(lane, used, bytes) + BOTH(lane, pending, bytes)};
     return true;
 }
 

@@ -31,12 +31,16 @@
 
 #define GM_LANE_CACHE 64u /* power of two */
 
-enum { GM_SMALL = 0, GM_LARGE = 1, GM_ARENAS = 2 };
+enum {
+    GM_SMALL = 0,
+    GM_LARGE = 1,
+    GM_ARENAS = 2
+};
 
 /* Blocks in three measures. */
 typedef struct gm_tally {
     uint64_t blocks;
-    uint64_t bytes;     /* rounded to GM_GRANULE */
+    uint64_t bytes; /* rounded to GM_GRANULE */
     uint64_t requested;
 } gm_tally;
 
@@ -48,11 +52,11 @@ typedef struct gm_tally {
  */
 typedef struct gm_lane_stats {
     gm_tally used;
-    gm_tally peak;         /* of used */
-    gm_tally total;        /* cumulative */
+    gm_tally peak;  /* of used */
+    gm_tally total; /* cumulative */
     gm_tally base;
-    gm_tally pending;      /* `requested` is not kept */
-    gm_tally active_base;  /* used + pending when total was reset */
+    gm_tally pending;     /* `requested` is not kept */
+    gm_tally active_base; /* used + pending when total was reset */
     gm_tally active_peak;
     gm_tally inactive_peak; /* free mapped blocks */
     uint64_t inactive_base; /* their number when total was reset */
@@ -72,7 +76,7 @@ typedef struct gm_use {
     struct gm_watch *watch;
     gm_event event; /* made with the use, so that a free cannot fail for want of one;
                        stays with the node when it is idle */
-    bool lost;      /* no event could be recorded: the block is never handed out again */
+    bool lost; /* no event could be recorded: the block is never handed out again */
 } gm_use;
 
 /* The pending frees of one lane that wait for one stream, oldest first. Events of one
@@ -91,31 +95,32 @@ typedef struct gm_marker {
     gm_event event;
     uint64_t frees; /* value of gm_lane.frees when it was recorded */
     bool recorded;
-    bool done;      /* it was seen done */
-    bool final;     /* recorded when the stream retired: covers all later frees */
+    bool done;  /* it was seen done */
+    bool final; /* recorded when the stream retired: covers all later frees */
 } gm_marker;
 
 typedef struct gm_lane {
     gm_mutex lock;
-    gm_pool *pool;             /* constant */
-    _Atomic uint64_t identity; /* of the stream; changes when a dissolved lane is reused */
-    _Atomic uint32_t kind;     /* gm_arena_kind */
-    _Atomic bool open;         /* false: dissolved, in gm_pool.free_lanes */
-    gm_list link;              /* in gm_pool.lanes or free_lanes; lanes lock */
-    gm_deferred deferred;      /* blocks whose free found the lock busy */
+    gm_pool *pool; /* constant */
+    _Atomic uint64_t
+        identity;          /* of the stream; changes when a dissolved lane is reused */
+    _Atomic uint32_t kind; /* gm_arena_kind */
+    _Atomic bool open;     /* false: dissolved, in gm_pool.free_lanes */
+    gm_list link;          /* in gm_pool.lanes or free_lanes; lanes lock */
+    gm_deferred deferred;  /* blocks whose free found the lock busy */
     gm_stream stream GM_GUARDED_BY(lock);
     bool retired GM_GUARDED_BY(lock);
     gm_arena arenas[GM_ARENAS] GM_GUARDED_BY(lock);
-    gm_slab nodes GM_GUARDED_BY(lock);   /* gm_block */
-    gm_slab uses GM_GUARDED_BY(lock);    /* gm_use */
+    gm_slab nodes GM_GUARDED_BY(lock); /* gm_block */
+    gm_slab uses GM_GUARDED_BY(lock);  /* gm_use */
     gm_slab watches_slab GM_GUARDED_BY(lock);
-    gm_list watches GM_GUARDED_BY(lock); /* every gm_watch */
+    gm_list watches GM_GUARDED_BY(lock);   /* every gm_watch */
     gm_list idle_uses GM_GUARDED_BY(lock); /* gm_use with an event, for reuse */
     gm_lane_stats stats[GM_ARENAS] GM_GUARDED_BY(lock);
     gm_lane_peaks peaks GM_GUARDED_BY(lock);
-    gm_stat segments[GM_ARENAS] GM_GUARDED_BY(lock);       /* pages or whole segments */
+    gm_stat segments[GM_ARENAS] GM_GUARDED_BY(lock); /* pages or whole segments */
     gm_stat segment_bytes[GM_ARENAS] GM_GUARDED_BY(lock);
-    uint64_t frees GM_GUARDED_BY(lock);  /* blocks that became free, ever */
+    uint64_t frees GM_GUARDED_BY(lock); /* blocks that became free, ever */
     gm_marker marker GM_GUARDED_BY(lock);
     size_t pending_blocks GM_GUARDED_BY(lock); /* of both arenas */
     uint64_t deferred_frees GM_GUARDED_BY(lock);
@@ -146,13 +151,13 @@ typedef struct gm_page_pool {
     gm_mutex lock;
     gm_page *pages GM_GUARDED_BY(lock); /* free pages, a stack; owned */
     size_t count GM_GUARDED_BY(lock);
-    size_t capacity GM_GUARDED_BY(lock); /* >= pages created: giving never allocates */
-    size_t created GM_GUARDED_BY(lock);  /* pages that exist, placed ones included */
+    size_t capacity GM_GUARDED_BY(lock);  /* >= pages created: giving never allocates */
+    size_t created GM_GUARDED_BY(lock);   /* pages that exist, placed ones included */
     gm_stat reserved GM_GUARDED_BY(lock); /* bytes */
     size_t in_flight GM_GUARDED_BY(lock); /* bytes being asked of the device now; counts
                                              for the limit, not yet as reserved */
     size_t whole_bytes GM_GUARDED_BY(lock); /* reserved for segments */
-    uint64_t changes GM_GUARDED_BY(lock); /* pages that came or went, ever */
+    uint64_t changes GM_GUARDED_BY(lock);   /* pages that came or went, ever */
     size_t quarantined GM_GUARDED_BY(lock);
     size_t limit GM_GUARDED_BY(lock);
     size_t headroom GM_GUARDED_BY(lock);
@@ -165,7 +170,7 @@ typedef struct gm_page_pool {
 typedef struct gm_trace gm_trace;
 
 struct gm_pool {
-    gm_device *device;   /* owned */
+    gm_device *device; /* owned */
     uint64_t id;
     uint32_t generation; /* of the process it was made in */
     bool paged;
@@ -387,13 +392,13 @@ gm_pending_retire_stream_locked(gm_lane *lane, uint64_t identity)
 /* ---- reclaim.c --------------------------------------------------------------------------- */
 
 typedef struct gm_reclaim {
-    size_t target;          /* stop after so many bytes; SIZE_MAX: all */
+    size_t target; /* stop after so many bytes; SIZE_MAX: all */
     uint64_t older_than_ns;
     uint64_t now_ns;
-    size_t freed;           /* out: bytes of pages moved to the page pool or segments
+    size_t freed;     /* out: bytes of pages moved to the page pool or segments
                                given back */
-    size_t busy;            /* out: idle bytes whose stream is not done */
-    gm_status status;       /* out: first failure of the device */
+    size_t busy;      /* out: idle bytes whose stream is not done */
+    gm_status status; /* out: first failure of the device */
 } gm_reclaim;
 
 /* Takes idle memory out of one lane's arenas. */

@@ -172,8 +172,8 @@ static gm_oom_reason
 judge(const gm_oom *oom, gm_refusal refusal)
 {
     size_t allowed = oom->limit > oom->reserved ? oom->limit - oom->reserved : 0;
-    size_t room = oom->device_free > oom->headroom ? oom->device_free - oom->headroom
-                                                   : 0;
+    size_t room =
+        oom->device_free > oom->headroom ? oom->device_free - oom->headroom : 0;
     size_t growth = allowed < room ? allowed : room;
     if (oom->cached != 0 && oom->cached + growth >= oom->requested) {
         return GM_OOM_FRAGMENTATION;
@@ -211,8 +211,7 @@ gm_ladder_fail(gm_ladder *ladder, gm_pool *pool, gm_lane *lane,
     }
     memset(out, 0, sizeof(*out));
     out->requested = request->size;
-    oom_sums sums = {
-        .own = lane, .oom = out, .small = request->size <= GM_SMALL_LIMIT};
+    oom_sums sums = {.own = lane, .oom = out, .small = request->size <= GM_SMALL_LIMIT};
     gm_lanes_visit(pool, sum_visit, &sums);
     out->cached += gm_page_pool_unplaced(pool);
     out->reserved = gm_page_pool_reserved(pool);

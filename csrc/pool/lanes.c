@@ -10,7 +10,8 @@
 static inline size_t
 cache_slot(uint64_t identity, gm_arena_kind kind)
 {
-    uint64_t mixed = (identity + (uint64_t)kind * 0x9E37u) * UINT64_C(0x9E3779B97F4A7C15);
+    uint64_t mixed =
+        (identity + (uint64_t)kind * 0x9E37u) * UINT64_C(0x9E3779B97F4A7C15);
     return (size_t)(mixed >> 58) & (GM_LANE_CACHE - 1);
 }
 

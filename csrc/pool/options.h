@@ -19,25 +19,26 @@ typedef enum gm_steal_mode {
 } gm_steal_mode;
 
 typedef enum gm_cross_stream {
-    GM_CROSS_STREAM_DONE = 0,  /* memory moves to another stream when its event is done */
+    GM_CROSS_STREAM_DONE =
+        0, /* memory moves to another stream when its event is done */
     GM_CROSS_STREAM_WAIT = 1,  /* ... and, before failing, by an inserted wait */
     GM_CROSS_STREAM_NEVER = 2, /* ... never; each stream keeps what it has */
 } gm_cross_stream;
 
 typedef struct gm_pool_options {
-    size_t limit;              /* bytes reserved at most; SIZE_MAX: none */
-    size_t headroom;           /* bytes left free on the device for others; 0: none */
-    size_t reserve;            /* bytes taken at creation; 0: none */
-    gm_steal_mode steal;       /* GM_STEAL_NEVER is the only mode so far */
-    double steal_ratio;        /* with GM_STEAL_RATIO */
+    size_t limit;        /* bytes reserved at most; SIZE_MAX: none */
+    size_t headroom;     /* bytes left free on the device for others; 0: none */
+    size_t reserve;      /* bytes taken at creation; 0: none */
+    gm_steal_mode steal; /* GM_STEAL_NEVER is the only mode so far */
+    double steal_ratio;  /* with GM_STEAL_RATIO */
     gm_cross_stream cross_stream;
-    bool gc_on_pressure;       /* the Python layer may collect garbage before failing */
-    uint64_t oom_wait_ns;      /* the ladder waits that long for pending work */
-    uint64_t decay_ns;         /* idle memory older than this is given back by calls that
+    bool gc_on_pressure;  /* the Python layer may collect garbage before failing */
+    uint64_t oom_wait_ns; /* the ladder waits that long for pending work */
+    uint64_t decay_ns;    /* idle memory older than this is given back by calls that
                                   pass by; 0: kept */
-    size_t max_split;          /* bytes; whole-segment pools do not split cached blocks
+    size_t max_split;     /* bytes; whole-segment pools do not split cached blocks
                                   above this for smaller requests; SIZE_MAX: split all */
-    bool paging;               /* use pages where the device has them */
+    bool paging;          /* use pages where the device has them */
 } gm_pool_options;
 
 /* The defaults: no limit, no head-room, nothing reserved, steal never, cross-stream

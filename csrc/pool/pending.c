@@ -103,8 +103,9 @@ gm_pending_file_locked(gm_lane *lane, gm_block *block)
                 device->ops->event_record(device, use->event, use->watch->stream);
             use->lost = status != GM_OK;
             if (use->lost) {
-                gm_pool_report(status, "record an event for a freed block, whose "
-                                       "memory is not used again");
+                gm_pool_report(status,
+                               "record an event for a freed block, whose "
+                               "memory is not used again");
             }
         }
         gm_list_push_back(&use->watch->uses, &use->watch_link);

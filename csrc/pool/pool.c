@@ -246,8 +246,8 @@ gm_pool_alloc(gm_pool *pool, const gm_request *request, gm_block **out, gm_oom *
     for (;;) {
         gm_lane *lane;
         gm_block *block;
-        gm_status status = attempt(pool, request, size, identity, &lane,
-                                   &ladder.shortage, &block);
+        gm_status status =
+            attempt(pool, request, size, identity, &lane, &ladder.shortage, &block);
         if (status == GM_OK) {
             *out = block;
             trace_alloc(pool, request, block);

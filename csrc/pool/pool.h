@@ -113,13 +113,13 @@ typedef enum gm_arena_kind {
 } gm_arena_kind;
 
 typedef struct gm_request {
-    size_t size;        /* bytes, 1 .. GM_SIZE_LIMIT */
-    size_t alignment;   /* a power of two up to 1 GiB; 0 or below 512 means 512 */
-    gm_stream stream;   /* the stream that will use it first */
+    size_t size;      /* bytes, 1 .. GM_SIZE_LIMIT */
+    size_t alignment; /* a power of two up to 1 GiB; 0 or below 512 means 512 */
+    gm_stream stream; /* the stream that will use it first */
     gm_arena_kind kind;
-    bool by_address;    /* true: the caller keeps the address and frees by
+    bool by_address;  /* true: the caller keeps the address and frees by
                            gm_pool_free_address; false: it keeps the gm_block */
-    uint64_t context;   /* the caller's number for where this was asked for (a stack
+    uint64_t context; /* the caller's number for where this was asked for (a stack
                            id); kept with the block and in the history. 0: none */
 } gm_request;
 
@@ -135,17 +135,17 @@ typedef enum gm_oom_reason {
 
 typedef struct gm_oom {
     gm_oom_reason reason;
-    size_t requested;     /* as asked for */
+    size_t requested; /* as asked for */
     size_t used;
-    size_t cached;        /* cached + unplaced */
+    size_t cached; /* cached + unplaced */
     size_t pending;
     size_t reserved;
-    size_t limit;         /* SIZE_MAX: none */
+    size_t limit; /* SIZE_MAX: none */
     size_t headroom;
-    size_t device_free;   /* as the device says; 0 if it did not answer */
+    size_t device_free; /* as the device says; 0 if it did not answer */
     size_t device_total;
-    size_t largest_free;  /* the largest cached block that this request could use */
-    size_t stranded;      /* cached bytes that only other streams' arenas can use now */
+    size_t largest_free; /* the largest cached block that this request could use */
+    size_t stranded;     /* cached bytes that only other streams' arenas can use now */
 } gm_oom;
 
 const char *
@@ -227,11 +227,11 @@ gm_block_pool(const gm_block *block);
 /* ---- giving back ---------------------------------------------------------------------- */
 
 typedef struct gm_trim_request {
-    size_t target;          /* stop once reserved <= target; 0: give back all that is idle */
+    size_t target; /* stop once reserved <= target; 0: give back all that is idle */
     uint64_t older_than_ns; /* only memory that has been free for that long; 0: any */
     bool one_stream;        /* only the lanes of `stream` */
     gm_stream stream;
-    uint64_t timeout_ns;    /* wait that long, in all, for unfinished work; 0: do not */
+    uint64_t timeout_ns; /* wait that long, in all, for unfinished work; 0: do not */
 } gm_trim_request;
 
 typedef struct gm_trim_report {
@@ -305,22 +305,22 @@ typedef enum gm_block_state {
 
 typedef struct gm_segment_view {
     gm_devptr address;
-    size_t size;            /* bytes of a run of mapped pages, or a whole segment */
+    size_t size; /* bytes of a run of mapped pages, or a whole segment */
     gm_stream stream;
     gm_arena_kind kind;
     bool small;
     bool paged;
-    size_t first_block;     /* index into blocks */
+    size_t first_block; /* index into blocks */
     size_t block_count;
     size_t used;
     size_t requested;
-    size_t active;          /* used + pending */
+    size_t active; /* used + pending */
 } gm_segment_view;
 
 typedef struct gm_block_view {
     gm_devptr address;
-    size_t size;            /* bytes inside its segment */
-    size_t requested;       /* 0 for free ones */
+    size_t size;      /* bytes inside its segment */
+    size_t requested; /* 0 for free ones */
     gm_block_state state;
     uint64_t context;
 } gm_block_view;
@@ -331,7 +331,7 @@ typedef struct gm_pool_view {
     size_t segment_count;
     gm_block_view *blocks;
     size_t block_count;
-    size_t unplaced;        /* bytes in the page pool */
+    size_t unplaced; /* bytes in the page pool */
 } gm_pool_view;
 
 GM_NODISCARD gm_status
@@ -358,7 +358,7 @@ typedef enum gm_trace_action {
     GM_TRACE_ALLOC = 0,
     GM_TRACE_FREE_REQUESTED = 1,
     GM_TRACE_FREE_COMPLETED = 2,
-    GM_TRACE_SEGMENT_MAP = 3,     /* pages or a segment came */
+    GM_TRACE_SEGMENT_MAP = 3, /* pages or a segment came */
     GM_TRACE_SEGMENT_UNMAP = 4,
     GM_TRACE_OOM = 5,
     GM_TRACE_SNAPSHOT = 6,
@@ -366,9 +366,9 @@ typedef enum gm_trace_action {
 } gm_trace_action;
 
 typedef struct gm_trace_entry {
-    uint64_t time_ns;     /* the device's clock */
-    gm_devptr address;    /* OOM: device free bytes */
-    size_t size;          /* bytes */
+    uint64_t time_ns;  /* the device's clock */
+    gm_devptr address; /* OOM: device free bytes */
+    size_t size;       /* bytes */
     gm_stream stream;
     uint64_t context;
     gm_trace_action action;

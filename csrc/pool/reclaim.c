@@ -60,9 +60,8 @@ gm_lane_marker_locked(gm_lane *lane)
 static bool
 too_young(const gm_block *block, const gm_reclaim *reclaim)
 {
-    uint64_t age = reclaim->now_ns > block->freed_ns
-                       ? reclaim->now_ns - block->freed_ns
-                       : 0;
+    uint64_t age =
+        reclaim->now_ns > block->freed_ns ? reclaim->now_ns - block->freed_ns : 0;
     return age < reclaim->older_than_ns;
 }
 
@@ -85,8 +84,8 @@ reclaim_pages(gm_lane *lane, gm_arena *arena, gm_chunk *chunk, gm_reclaim *recla
         if (count == 0) {
             continue;
         }
-        gm_status status = gm_source_unmap_locked(lane, arena, block, first, count,
-                                                  &reclaim->freed);
+        gm_status status =
+            gm_source_unmap_locked(lane, arena, block, first, count, &reclaim->freed);
         if (status != GM_OK) {
             reclaim->status = status;
             return;
@@ -130,8 +129,8 @@ gm_reclaim_lane_locked(gm_lane *lane, gm_reclaim *reclaim)
 {
     size_t idle = gm_arena_cached_bytes(&lane->arenas[GM_SMALL]) +
                   gm_arena_cached_bytes(&lane->arenas[GM_LARGE]);
-    if (idle == 0 || atomic_load_explicit(&lane->kind, memory_order_relaxed) ==
-                         GM_ARENA_STABLE) {
+    if (idle == 0 ||
+        atomic_load_explicit(&lane->kind, memory_order_relaxed) == GM_ARENA_STABLE) {
         return;
     }
     if (is_capturing(lane) || !gm_lane_is_done_locked(lane)) {

@@ -57,8 +57,8 @@ stage(gm_pool *pool, const gm_arena *arena, const gm_placement *placement,
         if (chunk->slots[slot].state != GM_SLOT_FREE_VA) {
             continue;
         }
-        gm_status status = gm_page_pool_take(pool, true, &chunk->slots[slot].page,
-                                             &shortage->refusal);
+        gm_status status =
+            gm_page_pool_take(pool, true, &chunk->slots[slot].page, &shortage->refusal);
         if (status != GM_OK) {
             chunk->slots[slot].page = 0;
             shortage->bytes = missing * arena->page_size;
@@ -280,8 +280,8 @@ return_memory(gm_pool *pool, bool paged, gm_devptr base, size_t size)
         if (!paged) {
             gm_page_pool_quarantine(pool, size);
         }
-        gm_pool_report(status, paged ? "release a range of addresses"
-                                     : "give a segment back");
+        gm_pool_report(status,
+                       paged ? "release a range of addresses" : "give a segment back");
     }
 }
 

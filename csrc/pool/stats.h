@@ -20,15 +20,15 @@ typedef struct gm_stat {
 } gm_stat;
 
 /* X(field, name as in PyTorch's memory_stats) */
-#define GM_POOL_STAT_MAP(X)                       \
-    X(allocation, "allocation")                   \
-    X(allocated_bytes, "allocated_bytes")         \
-    X(requested_bytes, "requested_bytes")         \
-    X(active, "active")                           \
-    X(active_bytes, "active_bytes")               \
-    X(segment, "segment")                         \
-    X(reserved_bytes, "reserved_bytes")           \
-    X(inactive_split, "inactive_split")           \
+#define GM_POOL_STAT_MAP(X)               \
+    X(allocation, "allocation")           \
+    X(allocated_bytes, "allocated_bytes") \
+    X(requested_bytes, "requested_bytes") \
+    X(active, "active")                   \
+    X(active_bytes, "active_bytes")       \
+    X(segment, "segment")                 \
+    X(reserved_bytes, "reserved_bytes")   \
+    X(inactive_split, "inactive_split")   \
     X(inactive_split_bytes, "inactive_split_bytes")
 
 /* A row: counted for all blocks, and by arena size class. `active` counts used and
@@ -42,29 +42,31 @@ typedef struct gm_stat_row {
 } gm_stat_row;
 
 /* Single counters. X(field, name) */
-#define GM_POOL_COUNTER_MAP(X)                                                          \
-    X(num_alloc_retries, "num_alloc_retries")   /* cumulative: times the ladder climbed */ \
-    X(num_ooms, "num_ooms")                     /* cumulative: errors given to a user */ \
-    X(num_device_alloc, "num_device_alloc")     /* cumulative: pages or segments created */ \
-    X(num_device_free, "num_device_free")       /* cumulative */                        \
-    X(num_sync_all_streams, "num_sync_all_streams") /* cumulative: host waits */        \
-    X(maps, "maps")                             /* cumulative: pages mapped */          \
-    X(unmaps, "unmaps")                         /* cumulative: pages unmapped */        \
-    X(flushes, "flushes")                       /* cumulative: idle memory given back */ \
-    X(flushed_bytes, "flushed_bytes")           /* cumulative */                        \
-    X(retaken_bytes, "retaken_bytes")           /* cumulative: given back and taken again */ \
-    X(collections, "collections")               /* cumulative: gc.collect() runs */     \
-    X(bad_frees, "bad_frees")                   /* cumulative: unknown addresses */     \
-    X(deferred_frees, "deferred_frees")         /* cumulative: frees that found a busy lock */ \
-    X(zombies, "zombies")                       /* current bytes */                     \
-    X(quarantined, "quarantined")               /* current bytes: pages lost to failures */ \
-    X(pending_bytes, "pending_bytes")           /* current */                           \
-    X(pending_blocks, "pending_blocks")         /* current */                           \
-    X(cached_bytes, "cached_bytes")             /* current: free and mapped */          \
-    X(unplaced_bytes, "unplaced_bytes")         /* current: free pages without address */ \
-    X(lanes, "lanes")                           /* current */                           \
-    X(address_bytes, "address_bytes")           /* current: addresses reserved */       \
-    X(plan_served, "plan_served")               /* cumulative: blocks placed by a plan */
+#define GM_POOL_COUNTER_MAP(X)                                                         \
+    X(num_alloc_retries,                                                               \
+      "num_alloc_retries")  /* cumulative: times the ladder climbed */                 \
+    X(num_ooms, "num_ooms") /* cumulative: errors given to a user */                   \
+    X(num_device_alloc,                                                                \
+      "num_device_alloc")                 /* cumulative: pages or segments created */  \
+    X(num_device_free, "num_device_free") /* cumulative */                             \
+    X(num_sync_all_streams, "num_sync_all_streams") /* cumulative: host waits */       \
+    X(maps, "maps")                                 /* cumulative: pages mapped */     \
+    X(unmaps, "unmaps")                             /* cumulative: pages unmapped */   \
+    X(flushes, "flushes")               /* cumulative: idle memory given back */       \
+    X(flushed_bytes, "flushed_bytes")   /* cumulative */                               \
+    X(retaken_bytes, "retaken_bytes")   /* cumulative: given back and taken again */   \
+    X(collections, "collections")       /* cumulative: gc.collect() runs */            \
+    X(bad_frees, "bad_frees")           /* cumulative: unknown addresses */            \
+    X(deferred_frees, "deferred_frees") /* cumulative: frees that found a busy lock */ \
+    X(zombies, "zombies")               /* current bytes */                            \
+    X(quarantined, "quarantined")       /* current bytes: pages lost to failures */    \
+    X(pending_bytes, "pending_bytes")   /* current */                                  \
+    X(pending_blocks, "pending_blocks") /* current */                                  \
+    X(cached_bytes, "cached_bytes")     /* current: free and mapped */                 \
+    X(unplaced_bytes, "unplaced_bytes") /* current: free pages without address */      \
+    X(lanes, "lanes")                   /* current */                                  \
+    X(address_bytes, "address_bytes")   /* current: addresses reserved */              \
+    X(plan_served, "plan_served")       /* cumulative: blocks placed by a plan */
 
 typedef struct gm_pool_stats {
 #define GM_STAT_FIELD(field, name) gm_stat_row field;
@@ -73,7 +75,7 @@ typedef struct gm_pool_stats {
 #define GM_COUNTER_FIELD(field, name) uint64_t field;
     GM_POOL_COUNTER_MAP(GM_COUNTER_FIELD)
 #undef GM_COUNTER_FIELD
-    uint64_t limit;    /* UINT64_MAX: none */
+    uint64_t limit; /* UINT64_MAX: none */
     uint64_t headroom;
 } gm_pool_stats;
 

@@ -55,8 +55,7 @@ trim_lane(gm_lane *lane, void *argument)
     gm_lane_drain_locked(lane);
     gm_pending_poll_locked(lane);
     if (pass->request->one_stream &&
-        atomic_load_explicit(&lane->identity, memory_order_relaxed) !=
-            pass->identity) {
+        atomic_load_explicit(&lane->identity, memory_order_relaxed) != pass->identity) {
         return true;
     }
     gm_reclaim_lane_locked(lane, &pass->reclaim);
@@ -236,8 +235,7 @@ gm_pool_stream_retired(gm_pool *pool, gm_stream stream)
     }
     gm_device *device = pool->device;
     retirement gone = {.identity = device->ops->stream_identity(device, stream)};
-    if (gone.identity ==
-        device->ops->stream_identity(device, GM_DEFAULT_STREAM)) {
+    if (gone.identity == device->ops->stream_identity(device, GM_DEFAULT_STREAM)) {
         return;
     }
     gm_lanes_visit(pool, retire_lane, &gone);

@@ -31,9 +31,9 @@ static gm_segment_view *
 add_segment(view_builder *builder)
 {
     gm_pool_view *view = builder->view;
-    view->segments = grow(view->segments, view->segment_count,
-                          &builder->segment_capacity, sizeof(*view->segments),
-                          &builder->status);
+    view->segments =
+        grow(view->segments, view->segment_count, &builder->segment_capacity,
+             sizeof(*view->segments), &builder->status);
     if (builder->status != GM_OK) {
         return NULL;
     }
@@ -89,8 +89,8 @@ view_range(view_builder *builder, const gm_lane *lane, const gm_chunk *chunk,
     segment->address = low;
     segment->size = (size_t)(high - low);
     segment->stream = lane->stream;
-    segment->kind = (gm_arena_kind)atomic_load_explicit(&lane->kind,
-                                                        memory_order_relaxed);
+    segment->kind =
+        (gm_arena_kind)atomic_load_explicit(&lane->kind, memory_order_relaxed);
     segment->small = chunk->arena->small;
     segment->paged = chunk->paged;
     while (*block != NULL && gm_block_end(*block) <= low) {
@@ -118,8 +118,7 @@ view_chunk(view_builder *builder, const gm_lane *lane, const gm_chunk *chunk)
     size_t slot = 0;
     while (slot < chunk->slot_count && builder->status == GM_OK) {
         size_t run = slot;
-        while (slot < chunk->slot_count &&
-               chunk->slots[slot].state == GM_SLOT_MAPPED) {
+        while (slot < chunk->slot_count && chunk->slots[slot].state == GM_SLOT_MAPPED) {
             slot++;
         }
         if (slot > run) {

@@ -220,8 +220,8 @@ allocate(core_state *state, PoolObject *pool, const gm_request *request)
     gm_block *block;
     if (request->size > GM_SIZE_LIMIT) {
         PyErr_Format(PyExc_ValueError,
-                     "%zu bytes are more than any request may have (%zu)", request->size,
-                     GM_SIZE_LIMIT);
+                     "%zu bytes are more than any request may have (%zu)",
+                     request->size, GM_SIZE_LIMIT);
         return NULL;
     }
     gm_status status = attempt_fast(state, pool, request, &block);

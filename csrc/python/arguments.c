@@ -220,8 +220,8 @@ parse_shape(PyObject *value, Py_ssize_t shape[], int *ndim)
         }
         PyErr_Clear();
     }
-    bool sequence = PySequence_Check(value) && !PyUnicode_Check(value) &&
-                    !PyBytes_Check(value);
+    bool sequence =
+        PySequence_Check(value) && !PyUnicode_Check(value) && !PyBytes_Check(value);
     if (PyLong_Check(value) || !sequence) {
         *ndim = 1;
         return parse_extent(value, &shape[0]);
@@ -233,8 +233,9 @@ parse_shape(PyObject *value, Py_ssize_t shape[], int *ndim)
     }
     Py_ssize_t count = PyTuple_GET_SIZE(items);
     if (count > BUFFER_MAX_DIM) {
-        PyErr_Format(PyExc_ValueError, "shape has %zd dimensions, at most %d are allowed",
-                     count, BUFFER_MAX_DIM);
+        PyErr_Format(PyExc_ValueError,
+                     "shape has %zd dimensions, at most %d are allowed", count,
+                     BUFFER_MAX_DIM);
         Py_DECREF(items);
         return -1;
     }

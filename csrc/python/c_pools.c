@@ -8,10 +8,11 @@
 #include "capi/capi.h"
 
 PyDoc_STRVAR(set_c_device_doc,
-"set_c_device($module, kind, /)\n"
-"--\n\n"
-"Which devices the exported C functions act on: 'cuda' or 'host'. A change forgets\n"
-"the pools of the other kind.");
+             "set_c_device($module, kind, /)\n"
+             "--\n\n"
+             "Which devices the exported C functions act on: 'cuda' or 'host'. A "
+             "change forgets\n"
+             "the pools of the other kind.");
 
 static PyObject *
 set_c_device(PyObject *Py_UNUSED(module), PyObject *kind)
@@ -31,10 +32,11 @@ set_c_device(PyObject *Py_UNUSED(module), PyObject *kind)
 }
 
 PyDoc_STRVAR(set_c_pool_doc,
-"set_c_pool($module, index, pool, /)\n"
-"--\n\n"
-"Makes pool the one that the exported C functions use for device index; None: none.\n"
-"They keep it alive.");
+             "set_c_pool($module, index, pool, /)\n"
+             "--\n\n"
+             "Makes pool the one that the exported C functions use for device index; "
+             "None: none.\n"
+             "They keep it alive.");
 
 static PyObject *
 set_c_pool(PyObject *module, PyObject *args)
@@ -52,10 +54,9 @@ set_c_pool(PyObject *module, PyObject *args)
     }
     gm_pool *raw = pool == Py_None ? NULL : ((PoolObject *)pool)->pool;
     if (gm_capi_set_pool(index, raw) != GM_OK) {
-        PyErr_Format(PyExc_ValueError,
-                     "index must be from 0 to %d and the pool on a %s device",
-                     GM_CAPI_DEVICES - 1,
-                     gm_capi_kind() == GM_DEVICE_HOST ? "host" : "cuda");
+        PyErr_Format(
+            PyExc_ValueError, "index must be from 0 to %d and the pool on a %s device",
+            GM_CAPI_DEVICES - 1, gm_capi_kind() == GM_DEVICE_HOST ? "host" : "cuda");
         return NULL;
     }
     Py_RETURN_NONE;

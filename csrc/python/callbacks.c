@@ -98,8 +98,8 @@ event_dict(PoolObject *pool, const gm_trace_entry *entry, const gm_oom *oom)
 {
     const char *device = pool->device->device->info.name;
     if (entry->action == GM_TRACE_OOM) {
-        return Py_BuildValue("{s:s,s:O,s:i,s:K,s:K,s:K,s:i,s:s}", "device", device, "pool",
-                             pool->name, "ptr", 0, "size",
+        return Py_BuildValue("{s:s,s:O,s:i,s:K,s:K,s:K,s:i,s:s}", "device", device,
+                             "pool", pool->name, "ptr", 0, "size",
                              (unsigned long long)entry->size, "stream",
                              (unsigned long long)entry->stream, "requested",
                              (unsigned long long)entry->size, "urgency", URGENCY_FAILED,
@@ -116,14 +116,14 @@ static PyObject *
 callbacks_for(core_state *state, gm_trace_action action)
 {
     switch (action) {
-    case GM_TRACE_ALLOC:
-        return state->callbacks_alloc;
-    case GM_TRACE_FREE_REQUESTED:
-        return state->callbacks_free;
-    case GM_TRACE_OOM:
-        return state->callbacks_oom;
-    default:
-        return NULL;
+        case GM_TRACE_ALLOC:
+            return state->callbacks_alloc;
+        case GM_TRACE_FREE_REQUESTED:
+            return state->callbacks_free;
+        case GM_TRACE_OOM:
+            return state->callbacks_oom;
+        default:
+            return NULL;
     }
 }
 
@@ -211,8 +211,8 @@ callbacks_pressure(core_state *state, PoolObject *pool, const gm_oom *oom, int u
     PyObject *event = Py_BuildValue(
         "{s:s,s:O,s:i,s:K,s:i,s:K,s:i,s:s}", "device", pool->device->device->info.name,
         "pool", pool->name, "ptr", 0, "size", (unsigned long long)oom->requested,
-        "stream", 0, "requested", (unsigned long long)oom->requested, "urgency", urgency,
-        "reason", reason_text(oom));
+        "stream", 0, "requested", (unsigned long long)oom->requested, "urgency",
+        urgency, "reason", reason_text(oom));
     Py_INCREF(callbacks);
     delivering = true;
     call_each(callbacks, event);
@@ -302,8 +302,9 @@ parse_callbacks(PyObject *value, const char *name)
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(callbacks); i++) {
         if (!PyCallable_Check(PyTuple_GET_ITEM(callbacks, i))) {
-            PyErr_Format(PyExc_TypeError, "%s must be a sequence of functions, not of %R",
-                         name, PyTuple_GET_ITEM(callbacks, i));
+            PyErr_Format(PyExc_TypeError,
+                         "%s must be a sequence of functions, not of %R", name,
+                         PyTuple_GET_ITEM(callbacks, i));
             Py_DECREF(callbacks);
             return NULL;
         }
@@ -312,10 +313,12 @@ parse_callbacks(PyObject *value, const char *name)
 }
 
 PyDoc_STRVAR(set_callbacks_doc,
-"set_callbacks($module, /, *, alloc=(), free=(), oom=(), pressure=())\n"
-"--\n\n"
-"Replaces all callbacks of this interpreter. Each function is called with one dict:\n"
-"device, pool, ptr, size, stream; for oom and pressure also requested, urgency, reason.");
+             "set_callbacks($module, /, *, alloc=(), free=(), oom=(), pressure=())\n"
+             "--\n\n"
+             "Replaces all callbacks of this interpreter. Each function is called with "
+             "one dict:\n"
+             "device, pool, ptr, size, stream; for oom and pressure also requested, "
+             "urgency, reason.");
 
 static PyObject *
 set_callbacks(PyObject *module, PyObject *args, PyObject *kwargs)

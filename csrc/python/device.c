@@ -69,14 +69,15 @@ static PyObject *
 Device_tp_repr(PyObject *op)
 {
     const gm_device_info *info = &((DeviceObject *)op)->device->info;
-    return PyUnicode_FromFormat("<gpumem.Device %s, %zu bytes, pages of %zu>", info->name,
-                                info->total, info->page_size);
+    return PyUnicode_FromFormat("<gpumem.Device %s, %zu bytes, pages of %zu>",
+                                info->name, info->total, info->page_size);
 }
 
 static PyObject *
 Device_tp_richcompare(PyObject *left, PyObject *right, int operation)
 {
-    if ((operation != Py_EQ && operation != Py_NE) || !Py_IS_TYPE(right, Py_TYPE(left))) {
+    if ((operation != Py_EQ && operation != Py_NE) ||
+        !Py_IS_TYPE(right, Py_TYPE(left))) {
         Py_RETURN_NOTIMPLEMENTED;
     }
     bool equal =
@@ -134,7 +135,8 @@ Device_get_paging(PyObject *op, void *Py_UNUSED(closure))
 static PyObject *
 Device_get_aliasing(PyObject *op, void *Py_UNUSED(closure))
 {
-    return PyBool_FromLong(gm_device_has(((DeviceObject *)op)->device, GM_CAP_ALIASING));
+    return PyBool_FromLong(
+        gm_device_has(((DeviceObject *)op)->device, GM_CAP_ALIASING));
 }
 
 static PyObject *
@@ -329,20 +331,24 @@ finish_open(core_state *state, gm_status status, gm_device *device, bool manual_
     return device_wrap(state, device, manual_clock);
 }
 
-PyDoc_STRVAR(open_host_doc,
-"open_host($module, /, index, capacity, *, page_size=0, paging=True,\n"
-"          aliasing=True, delayed=False, manual_clock=False, shared=None)\n"
-"--\n\n"
-"A device in this machine's memory with the manners of a GPU.\n\n"
-"capacity and page_size are bytes; page_size 0 means 2 MiB. delayed: streams start\n"
-"stalled. manual_clock: time moves by advance() alone. shared: processes that name\n"
-"the same text share the capacity.");
+PyDoc_STRVAR(
+    open_host_doc,
+    "open_host($module, /, index, capacity, *, page_size=0, paging=True,\n"
+    "          aliasing=True, delayed=False, manual_clock=False, shared=None)\n"
+    "--\n\n"
+    "A device in this machine's memory with the manners of a GPU.\n\n"
+    "capacity and page_size are bytes; page_size 0 means 2 MiB. delayed: streams "
+    "start\n"
+    "stalled. manual_clock: time moves by advance() alone. shared: processes that "
+    "name\n"
+    "the same text share the capacity.");
 
 static PyObject *
 open_host(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"index",   "capacity",     "page_size", "paging", "aliasing",
-                            "delayed", "manual_clock", "shared",    NULL};
+    static char *names[] = {"index",        "capacity", "page_size",
+                            "paging",       "aliasing", "delayed",
+                            "manual_clock", "shared",   NULL};
     core_state *state = state_of_module(module);
     PyObject *capacity, *page_size = NULL;
     int paging = 1, aliasing = 1, delayed = 0, manual_clock = 0;
@@ -375,13 +381,14 @@ open_host(PyObject *module, PyObject *args, PyObject *kwargs)
     return finish_open(state, status, device, manual_clock, "open a host device");
 }
 
-PyDoc_STRVAR(open_sim_doc,
-"open_sim($module, /, index, capacity, *, page_size=0, paging=True,\n"
-"         aliasing=True, lag=0)\n"
-"--\n\n"
-"A device with addresses and no memory, for measurements.\n\n"
-"capacity is in bytes, None means unlimited. lag: an event is done that many\n"
-"operations after it was recorded.");
+PyDoc_STRVAR(
+    open_sim_doc,
+    "open_sim($module, /, index, capacity, *, page_size=0, paging=True,\n"
+    "         aliasing=True, lag=0)\n"
+    "--\n\n"
+    "A device with addresses and no memory, for measurements.\n\n"
+    "capacity is in bytes, None means unlimited. lag: an event is done that many\n"
+    "operations after it was recorded.");
 
 static PyObject *
 open_sim(PyObject *module, PyObject *args, PyObject *kwargs)
@@ -431,7 +438,8 @@ PyMethodDef device_functions[] = {
 static PyGetSetDef Device_getset[] = {
     {"name", Device_get_name, NULL, "The device's name, such as 'host:0'.", NULL},
     {"kind", Device_get_kind, NULL, "'host', 'sim' or 'cuda'.", NULL},
-    {"index", Device_get_index, NULL, "Its number among the devices of its kind.", NULL},
+    {"index", Device_get_index, NULL, "Its number among the devices of its kind.",
+     NULL},
     {"total", Device_get_total, NULL, "Bytes of memory.", NULL},
     {"page_size", Device_get_page_size, NULL, "Bytes of one page; 0 without paging.",
      NULL},
@@ -487,8 +495,8 @@ static PyMethodDef Device_methods[] = {
 };
 
 static char Device_doc[] =
-"A device that memory comes from. Made by open_host() and open_sim(); two objects\n"
-"are equal when they stand for the same device.";
+    "A device that memory comes from. Made by open_host() and open_sim(); two objects\n"
+    "are equal when they stand for the same device.";
 
 static PyType_Slot Device_slots[] = {
     {Py_tp_doc, Device_doc},

@@ -178,7 +178,8 @@ const char Device_arm_fault_doc[] =
     "--\n\n"
     "Makes the nth call of a kind from now on fail with `status`.\n\n"
     "call is a name of counters(), None counts calls of every kind together. nth 1 is\n"
-    "the next such call, 0 none. for_ever: all later ones fail, too. delay: every such\n"
+    "the next such call, 0 none. for_ever: all later ones fail, too. delay: every "
+    "such\n"
     "call first sleeps that many seconds.";
 
 PyObject *

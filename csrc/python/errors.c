@@ -40,17 +40,22 @@ size_to_text(size_t size)
 
 /* A hint for a person who reads the message. Indexed by gm_oom_reason. */
 static const char *const reason_hints[] = {
-    [GM_OOM_SHORTAGE] = "Live buffers leave too little: release some, or ask for less "
-                        "at a time.",
-    [GM_OOM_FRAGMENTATION] = "Enough is free, but not in one piece that this request "
-                             "can use (fragmentation): empty_cache() before it, or a "
-                             "pool with max_split=, helps.",
-    [GM_OOM_LIMIT] = "The pool's own limit is what stops it: raise the limit, or "
-                     "release buffers.",
-    [GM_OOM_HEADROOM] = "The head-room that the pool leaves to others is what stops "
-                        "it: lower headroom, or release buffers.",
-    [GM_OOM_OTHERS] = "The rest of the device is in other hands: other pools or "
-                      "programs hold it.",
+    [GM_OOM_SHORTAGE] =
+        "Live buffers leave too little: release some, or ask for less "
+        "at a time.",
+    [GM_OOM_FRAGMENTATION] =
+        "Enough is free, but not in one piece that this request "
+        "can use (fragmentation): empty_cache() before it, or a "
+        "pool with max_split=, helps.",
+    [GM_OOM_LIMIT] =
+        "The pool's own limit is what stops it: raise the limit, or "
+        "release buffers.",
+    [GM_OOM_HEADROOM] =
+        "The head-room that the pool leaves to others is what stops "
+        "it: lower headroom, or release buffers.",
+    [GM_OOM_OTHERS] =
+        "The rest of the device is in other hands: other pools or "
+        "programs hold it.",
 };
 
 _Static_assert(sizeof(reason_hints) / sizeof(reason_hints[0]) == GM_OOM_REASON_COUNT,
@@ -167,9 +172,9 @@ static int
 oom_attributes(PyObject *dict, const char *device, const gm_oom *oom, bool collected,
                PyObject *holders)
 {
-#define OOM_SET_SIZE(name, field)                                                \
-    if (dict_set_stolen(dict, name, PyLong_FromSize_t(oom->field)) < 0) {        \
-        return -1;                                                               \
+#define OOM_SET_SIZE(name, field)                                         \
+    if (dict_set_stolen(dict, name, PyLong_FromSize_t(oom->field)) < 0) { \
+        return -1;                                                        \
     }
     OOM_SIZE_MAP(OOM_SET_SIZE)
 #undef OOM_SET_SIZE
@@ -201,7 +206,8 @@ oom_create(core_state *state, PoolObject *pool, const gm_oom *oom, bool collecte
         return NULL;
     }
     PyObject *dict = PyObject_GenericGetDict(error, NULL);
-    if (dict == NULL || oom_attributes(dict, device->name, oom, collected, holders) < 0) {
+    if (dict == NULL ||
+        oom_attributes(dict, device->name, oom, collected, holders) < 0) {
         Py_XDECREF(dict);
         Py_DECREF(error);
         return NULL;
@@ -223,8 +229,8 @@ set_oom_error(core_state *state, PoolObject *pool, const gm_oom *oom, bool colle
         return NULL;
     }
     if (state->hook_oom != NULL) {
-        PyObject *done =
-            PyObject_CallFunctionObjArgs(state->hook_oom, (PyObject *)pool, error, NULL);
+        PyObject *done = PyObject_CallFunctionObjArgs(state->hook_oom, (PyObject *)pool,
+                                                      error, NULL);
         if (done == NULL) {
             PyErr_WriteUnraisable(state->hook_oom);
         }
@@ -242,15 +248,15 @@ static PyObject *
 status_class(core_state *state, gm_status status)
 {
     switch (status) {
-    case GM_INVALID:
-    case GM_UNKNOWN_ADDRESS:
-        return PyExc_ValueError;
-    case GM_OUT_OF_MEMORY:
-        return state->OutOfMemoryError;
-    case GM_NO_HOST_MEMORY:
-        return PyExc_MemoryError;
-    default:
-        return state->GpumemError;
+        case GM_INVALID:
+        case GM_UNKNOWN_ADDRESS:
+            return PyExc_ValueError;
+        case GM_OUT_OF_MEMORY:
+            return state->OutOfMemoryError;
+        case GM_NO_HOST_MEMORY:
+            return PyExc_MemoryError;
+        default:
+            return state->GpumemError;
     }
 }
 
@@ -281,7 +287,8 @@ warn_unraisable(core_state *state, const char *format, ...)
     va_start(arguments, format);
     PyObject *text = PyUnicode_FromFormatV(format, arguments);
     va_end(arguments);
-    if (text == NULL || PyErr_WarnEx(state->GpumemWarning, PyUnicode_AsUTF8(text), 1) < 0) {
+    if (text == NULL ||
+        PyErr_WarnEx(state->GpumemWarning, PyUnicode_AsUTF8(text), 1) < 0) {
         PyErr_WriteUnraisable(text);
     }
     Py_XDECREF(text);
@@ -321,7 +328,8 @@ add_exception(PyObject *module, const char *name, const char *doc, PyObject *bas
 {
     PyObject *kind = PyErr_NewExceptionWithDoc(name, doc, bases, dict);
     Py_XDECREF(dict);
-    if (kind != NULL && PyModule_AddObjectRef(module, strrchr(name, '.') + 1, kind) < 0) {
+    if (kind != NULL &&
+        PyModule_AddObjectRef(module, strrchr(name, '.') + 1, kind) < 0) {
         Py_CLEAR(kind);
     }
     return kind;
@@ -339,7 +347,8 @@ add_oom_error(PyObject *module, core_state *state)
     }
     state->OutOfMemoryError = add_exception(
         module, "gpumem.OutOfMemoryError",
-        "A request that did not fit. Sizes are bytes: requested, used, cached, pending,\n"
+        "A request that did not fit. Sizes are bytes: requested, used, cached, "
+        "pending,\n"
         "reserved, limit (None: none), headroom, device_free, device_total,\n"
         "largest_free, stranded. device is the device's name, reason one of shortage,\n"
         "fragmentation, limit, headroom, others; collected says whether a garbage\n"
@@ -370,16 +379,16 @@ errors_init(PyObject *module, core_state *state)
     if (state->CudaError == NULL) {
         return -1;
     }
-    state->ReleasedError = add_exception(
-        module, "gpumem.ReleasedError",
-        "A buffer was used after its memory had been given back.", state->GpumemError,
-        NULL);
+    state->ReleasedError =
+        add_exception(module, "gpumem.ReleasedError",
+                      "A buffer was used after its memory had been given back.",
+                      state->GpumemError, NULL);
     if (state->ReleasedError == NULL) {
         return -1;
     }
-    state->GpumemWarning = add_exception(
-        module, "gpumem.GpumemWarning",
-        "Something went wrong where no exception could be raised.", PyExc_UserWarning,
-        NULL);
+    state->GpumemWarning =
+        add_exception(module, "gpumem.GpumemWarning",
+                      "Something went wrong where no exception could be raised.",
+                      PyExc_UserWarning, NULL);
     return state->GpumemWarning == NULL ? -1 : 0;
 }

@@ -85,7 +85,8 @@ event_make(core_state *state, DeviceObject *device)
     if (status != GM_OK) {
         return set_status_error(state, status, "make an event");
     }
-    EventObject *self = (EventObject *)state->Event_Type->tp_alloc(state->Event_Type, 0);
+    EventObject *self =
+        (EventObject *)state->Event_Type->tp_alloc(state->Event_Type, 0);
     if (self == NULL) {
         (void)device->device->ops->event_destroy(device->device, event);
         return NULL;
@@ -102,8 +103,8 @@ Event_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     static char *names[] = {"device", NULL};
     core_state *state = PyType_GetModuleState(type);
     PyObject *device;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!:Event", names, state->Device_Type,
-                                     &device)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!:Event", names,
+                                     state->Device_Type, &device)) {
         return NULL;
     }
     return event_make(state, (DeviceObject *)device);
@@ -179,7 +180,8 @@ Event_record(PyObject *op, PyObject *args, PyObject *kwargs)
     core_state *state = state_of(op);
     PyObject *stream_object = Py_None;
     gm_stream stream;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:record", names, &stream_object) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:record", names,
+                                     &stream_object) ||
         parse_stream(state, stream_object, self->device->device, GM_DEFAULT_STREAM,
                      &stream) < 0 ||
         event_record_on(state, self, stream) < 0) {
@@ -221,11 +223,13 @@ static PyMethodDef Event_methods[] = {
      "record($self, /, stream=None)\n--\n\n"
      "Marks all work that stands on the stream now; recording again moves the mark."},
     {"query", Event_query, METH_NOARGS,
-     "query($self, /)\n--\n\nTrue when the marked work is done, or nothing was marked."},
+     "query($self, /)\n--\n\nTrue when the marked work is done, or nothing was "
+     "marked."},
     {"synchronize", (PyCFunction)(void (*)(void))Event_synchronize,
      METH_VARARGS | METH_KEYWORDS,
      "synchronize($self, /, timeout=None)\n--\n\n"
-     "Waits for the marked work, at most timeout seconds; False when the time was over\n"
+     "Waits for the marked work, at most timeout seconds; False when the time was "
+     "over\n"
      "first. Without the GIL."},
     {NULL, NULL, 0, NULL},
 };

@@ -69,9 +69,9 @@ make_views(core_state *state, BufferObject *buffer, const grad_shape *shapes,
     PyObject *views = PyTuple_New(length);
     Py_ssize_t offset = 0;
     for (Py_ssize_t i = 0; views != NULL && i < length; i++) {
-        BufferObject *view = buffer_create_view(state, buffer, buffer->dtype,
-                                                shapes[i].ndim, shapes[i].sizes, NULL,
-                                                offset);
+        BufferObject *view =
+            buffer_create_view(state, buffer, buffer->dtype, shapes[i].ndim,
+                               shapes[i].sizes, NULL, offset);
         if (view == NULL) {
             Py_CLEAR(views);
             break;
@@ -102,8 +102,8 @@ take_memory(core_state *state, GradBufferObject *self, const grad_shape *shapes,
     if (self->memory == NULL) {
         return -1;
     }
-    self->buffer = buffer_create_view(state, self->memory, self->dtype, 1, &total, NULL,
-                                      0);
+    self->buffer =
+        buffer_create_view(state, self->memory, self->dtype, 1, &total, NULL, 0);
     self->views =
         self->buffer != NULL ? make_views(state, self->buffer, shapes, length) : NULL;
     return self->views != NULL ? grad_fill_zero(self) : -1;
@@ -212,7 +212,8 @@ GradBuffer_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     static char *keywords[] = {"params", "window", "mode", "dtype",
                                "pool",   "stream", NULL};
     core_state *state = PyType_GetModuleState(type);
-    PyObject *params, *window_object = Py_None, *mode_object = NULL, *dtype_object = NULL;
+    PyObject *params, *window_object = Py_None, *mode_object = NULL,
+                      *dtype_object = NULL;
     PyObject *pool_object = Py_None, *stream_object = Py_None;
     Py_ssize_t window;
     grad_mode mode = GRAD_WEIGHTED;
@@ -315,9 +316,10 @@ static int
 check_whole(const GradBufferObject *self)
 {
     if (self->broken) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "a device call failed while gradients were added, and a part of "
-                        "them is in the buffer; zero() starts a new window");
+        PyErr_SetString(
+            PyExc_RuntimeError,
+            "a device call failed while gradients were added, and a part of "
+            "them is in the buffer; zero() starts a new window");
         return -1;
     }
     return 0;
@@ -370,11 +372,13 @@ parse_weight(const GradBufferObject *self, PyObject *value, double *out)
     }
     if (!isfinite(*out) || *out < 0.0 || (*out != 0.0 && *out < DBL_MIN)) {
         PyErr_Format(PyExc_ValueError,
-                     "weight must be 0 or a finite number from 2.3e-308 on, not %R", value);
+                     "weight must be 0 or a finite number from 2.3e-308 on, not %R",
+                     value);
         return -1;
     }
     if (!isfinite(self->weight + *out)) {
-        PyErr_SetString(PyExc_ValueError, "the weights of a window must have a finite sum");
+        PyErr_SetString(PyExc_ValueError,
+                        "the weights of a window must have a finite sum");
         return -1;
     }
     return 0;
@@ -471,7 +475,8 @@ GradBuffer_add(PyObject *op, PyObject *args, PyObject *kwargs)
         parse_weight(self, weight_object, &weight) < 0 || grad_begin(self) < 0) {
         return NULL;
     }
-    grad_style style = weight_object == Py_None ? GRAD_STYLE_PLAIN : GRAD_STYLE_WEIGHTED;
+    grad_style style =
+        weight_object == Py_None ? GRAD_STYLE_PLAIN : GRAD_STYLE_WEIGHTED;
     int result = -1;
     if (check_open(self) == 0 && check_style(self, style) == 0) {
         PyObject *ordered = grad_order(self, grads);
@@ -577,5 +582,6 @@ GradBuffer_clip(PyObject *op, PyObject *args, PyObject *kwargs)
 PyObject *
 GradBuffer_close(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
-    return PyObject_CallMethod((PyObject *)((GradBufferObject *)op)->memory, "free", NULL);
+    return PyObject_CallMethod((PyObject *)((GradBufferObject *)op)->memory, "free",
+                               NULL);
 }

@@ -36,23 +36,23 @@ typedef enum grad_style {
 
 typedef struct GradBufferObject {
     PyObject_HEAD
-    BufferObject *memory;  /* strong; a root: the elements, then GRAD_ALIGNMENT bytes of
+    BufferObject *memory; /* strong; a root: the elements, then GRAD_ALIGNMENT bytes of
                               room for one result */
-    BufferObject *buffer;  /* strong; a view of the elements, padding included */
-    PyObject *views;       /* tuple of Buffer, one for each parameter */
-    PyObject *names;       /* tuple of str */
+    BufferObject *buffer; /* strong; a view of the elements, padding included */
+    PyObject *views;      /* tuple of Buffer, one for each parameter */
+    PyObject *names;      /* tuple of str */
     const dtype_info *dtype;
-    Py_ssize_t window;     /* 0: none */
+    Py_ssize_t window; /* 0: none */
     grad_mode mode;
     /* Of this window: */
     Py_ssize_t count;
-    double weight;         /* by which finish() divides; the count without weights */
-    double bound;          /* no element is larger than this */
+    double weight; /* by which finish() divides; the count without weights */
+    double bound;  /* no element is larger than this */
     grad_style style;
     bool finished;
-    bool broken;           /* a device call failed between two parameters */
-    Py_ssize_t rejected;   /* since creation */
-    bool busy;             /* a call is under way */
+    bool broken;         /* a device call failed between two parameters */
+    Py_ssize_t rejected; /* since creation */
+    bool busy;           /* a call is under way */
     PyObject *weakrefs;
 } GradBufferObject;
 
@@ -64,13 +64,13 @@ typedef struct grad_shape {
 
 /* One gradient, from the caller's object to an address that a kernel can read. */
 typedef struct grad_input {
-    copy_end end;          /* of the caller's memory; valid while `open` */
-    bool open;             /* false: None, a gradient of zeros */
-    bool foreign;          /* the kernel reads the caller's host memory */
-    PyObject *object;      /* strong; the array behind `end` */
-    BufferObject *staged;  /* strong or NULL; a copy that the kernel reads instead */
+    copy_end end;         /* of the caller's memory; valid while `open` */
+    bool open;            /* false: None, a gradient of zeros */
+    bool foreign;         /* the kernel reads the caller's host memory */
+    PyObject *object;     /* strong; the array behind `end` */
+    BufferObject *staged; /* strong or NULL; a copy that the kernel reads instead */
     gm_devptr address;
-    size_t n;              /* elements */
+    size_t n; /* elements */
 } grad_input;
 
 static inline core_state *

@@ -100,7 +100,8 @@ check_names(PyObject *names, PyObject *values)
 {
     Py_ssize_t length = PyTuple_GET_SIZE(names);
     if (length == 0 || length != PyTuple_GET_SIZE(values)) {
-        PyErr_SetString(PyExc_ValueError, "params is empty, or changed while it was read");
+        PyErr_SetString(PyExc_ValueError,
+                        "params is empty, or changed while it was read");
         return -1;
     }
     for (Py_ssize_t i = 0; i < length; i++) {
@@ -145,8 +146,8 @@ grad_parse_params(PyObject *params, PyObject **names, grad_shape **shapes)
 const dtype_info *
 grad_parse_dtype(core_state *state, PyObject *value)
 {
-    const dtype_info *dtype = value != NULL ? dtype_parse(state, value)
-                                            : dtype_by_name("float32");
+    const dtype_info *dtype =
+        value != NULL ? dtype_parse(state, value) : dtype_by_name("float32");
     if (dtype == NULL) {
         return NULL;
     }
@@ -158,10 +159,11 @@ grad_parse_dtype(core_state *state, PyObject *value)
         return NULL;
     }
     if (dtype->itemsize == 2 &&
-        PyErr_WarnFormat(state->GpumemWarning, 1,
-                         "a GradBuffer of %s loses small gradients: a sum stops growing "
-                         "once its terms are small beside it; use float32",
-                         dtype->name) < 0) {
+        PyErr_WarnFormat(
+            state->GpumemWarning, 1,
+            "a GradBuffer of %s loses small gradients: a sum stops growing "
+            "once its terms are small beside it; use float32",
+            dtype->name) < 0) {
         return NULL;
     }
     return dtype;
@@ -285,10 +287,11 @@ open_grad(GradBufferObject *self, Py_ssize_t index, PyObject *grad, grad_input *
         return -1;
     }
     if (opened == 0) {
-        PyErr_Format(PyExc_TypeError,
-                     "the gradient of parameter %R must be a Buffer, an array, a tensor "
-                     "or None, not %.100s",
-                     PyTuple_GET_ITEM(self->names, index), Py_TYPE(grad)->tp_name);
+        PyErr_Format(
+            PyExc_TypeError,
+            "the gradient of parameter %R must be a Buffer, an array, a tensor "
+            "or None, not %.100s",
+            PyTuple_GET_ITEM(self->names, index), Py_TYPE(grad)->tp_name);
         return -1;
     }
     input->open = true;
@@ -318,10 +321,9 @@ needs_copy(const GradBufferObject *self, const grad_input *input)
 {
     gm_device *device = grad_device(self);
     const array_layout *layout = &input->end.layout;
-    bool elsewhere =
-        input->end.buffer != NULL
-            ? !same_device(buffer_device(input->end.buffer), device)
-            : !gm_device_has(device, GM_CAP_HOST_ACCESS);
+    bool elsewhere = input->end.buffer != NULL
+                         ? !same_device(buffer_device(input->end.buffer), device)
+                         : !gm_device_has(device, GM_CAP_HOST_ACCESS);
     return elsewhere || input->end.host.swapped ||
            layout->address % (gm_devptr)layout->itemsize != 0 ||
            !layout_is_contiguous(layout->ndim, layout->shape, layout->strides,
@@ -339,8 +341,8 @@ stage_grad(GradBufferObject *self, grad_input *input)
     if (input->staged == NULL) {
         return -1;
     }
-    PyObject *result = PyObject_CallMethod((PyObject *)input->staged, "copy_from", "O",
-                                           input->object);
+    PyObject *result =
+        PyObject_CallMethod((PyObject *)input->staged, "copy_from", "O", input->object);
     if (result == NULL) {
         return -1;
     }

@@ -34,15 +34,15 @@ static PyObject *
 build_state(const GradBufferObject *self, PyObject *values)
 {
     PyObject *shapes = shapes_of(self);
-    PyObject *window = self->window > 0 ? PyLong_FromSsize_t(self->window)
-                                        : Py_NewRef(Py_None);
+    PyObject *window =
+        self->window > 0 ? PyLong_FromSsize_t(self->window) : Py_NewRef(Py_None);
     PyObject *state = NULL;
     if (shapes != NULL && window != NULL) {
         state = Py_BuildValue(
             "{s:i,s:O,s:O,s:O,s:s,s:s,s:n,s:d,s:n,s:N,s:N,s:O}", "version", 1, "names",
             self->names, "shapes", shapes, "window", window, "mode",
-            grad_mode_name(self->mode), "dtype", self->dtype->name, "count", self->count,
-            "weight", self->weight, "rejected", self->rejected, "finished",
+            grad_mode_name(self->mode), "dtype", self->dtype->name, "count",
+            self->count, "weight", self->weight, "rejected", self->rejected, "finished",
             PyBool_FromLong(self->finished), "weighted",
             PyBool_FromLong(self->style == GRAD_STYLE_WEIGHTED), "values", values);
     }
@@ -60,9 +60,10 @@ GradBuffer_state(PyObject *op, PyObject *Py_UNUSED(ignored))
     }
     PyObject *state = NULL;
     if (self->broken) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "a device call failed while gradients were added, and a part of "
-                        "them is in the buffer; zero() starts a new window");
+        PyErr_SetString(
+            PyExc_RuntimeError,
+            "a device call failed while gradients were added, and a part of "
+            "them is in the buffer; zero() starts a new window");
     }
     else {
         PyObject *values = buffer_tobytes((PyObject *)self->buffer, NULL);
@@ -108,7 +109,8 @@ entry_of(PyObject *state, const char *name)
     PyObject *value = key != NULL ? PyDict_GetItemWithError(state, key) : NULL;
     Py_XDECREF(key);
     if (value == NULL && !PyErr_Occurred()) {
-        PyErr_Format(PyExc_ValueError, "the state of a GradBuffer has no entry %s", name);
+        PyErr_Format(PyExc_ValueError, "the state of a GradBuffer has no entry %s",
+                     name);
     }
     return value;
 }
@@ -196,13 +198,15 @@ static int
 fill_from_record(GradBufferObject *self, const grad_record *record)
 {
     if (PyBytes_GET_SIZE(record->values) != self->buffer->nbytes) {
-        PyErr_Format(PyExc_ValueError,
-                     "the state of a GradBuffer has %zd bytes of values, its shapes make "
-                     "%zd",
-                     PyBytes_GET_SIZE(record->values), self->buffer->nbytes);
+        PyErr_Format(
+            PyExc_ValueError,
+            "the state of a GradBuffer has %zd bytes of values, its shapes make "
+            "%zd",
+            PyBytes_GET_SIZE(record->values), self->buffer->nbytes);
         return -1;
     }
-    PyObject *bytes = PyObject_CallMethod((PyObject *)self->buffer, "view", "s", "uint8");
+    PyObject *bytes =
+        PyObject_CallMethod((PyObject *)self->buffer, "view", "s", "uint8");
     if (bytes == NULL) {
         return -1;
     }
@@ -239,7 +243,7 @@ GradBuffer_restore(PyObject *type, PyObject *values)
     self->rejected = record.rejected;
     self->weight = record.weight;
     self->finished = record.finished != 0;
-    self->style = record.count == 0  ? GRAD_STYLE_OPEN
+    self->style = record.count == 0 ? GRAD_STYLE_OPEN
                   : record.weighted ? GRAD_STYLE_WEIGHTED
                                     : GRAD_STYLE_PLAIN;
     return (PyObject *)self;

@@ -41,8 +41,7 @@ item_by_index(GradBufferObject *self, Py_ssize_t index)
                      index, length);
         return NULL;
     }
-    return Py_NewRef(
-        PyTuple_GET_ITEM(self->views, index < 0 ? index + length : index));
+    return Py_NewRef(PyTuple_GET_ITEM(self->views, index < 0 ? index + length : index));
 }
 
 static PyObject *
@@ -53,7 +52,8 @@ GradBuffer_mp_subscript(PyObject *op, PyObject *key)
         return item_by_name(self, key);
     }
     if (!PyIndex_Check(key)) {
-        PyErr_Format(PyExc_TypeError, "a parameter is picked by int or name, not %.100s",
+        PyErr_Format(PyExc_TypeError,
+                     "a parameter is picked by int or name, not %.100s",
                      Py_TYPE(key)->tp_name);
         return NULL;
     }
@@ -79,13 +79,14 @@ GradBuffer_tp_repr(PyObject *op)
                                         : PyUnicode_FromString("");
     PyObject *text = NULL;
     if (bytes != NULL && window != NULL) {
-        text = PyUnicode_FromFormat("<gpumem.GradBuffer of %zd parameters, %U %s, %s, "
-                                    "%zd%U added%s>",
-                                    grad_length(self), bytes, self->dtype->name,
-                                    grad_mode_name(self->mode), self->count, window,
-                                    self->broken     ? ", broken"
-                                    : self->finished ? ", finished"
-                                                     : "");
+        text = PyUnicode_FromFormat(
+            "<gpumem.GradBuffer of %zd parameters, %U %s, %s, "
+            "%zd%U added%s>",
+            grad_length(self), bytes, self->dtype->name, grad_mode_name(self->mode),
+            self->count, window,
+            self->broken     ? ", broken"
+            : self->finished ? ", finished"
+                             : "");
     }
     Py_XDECREF(bytes);
     Py_XDECREF(window);
@@ -157,7 +158,8 @@ static PyGetSetDef GradBuffer_getset[] = {
     {"views", GradBuffer_get_views, NULL, "One Buffer for each parameter, in order.",
      NULL},
     {"buffer", GradBuffer_get_buffer, NULL,
-     "All elements as one Buffer of one dimension. Parameters start at multiples of 256\n"
+     "All elements as one Buffer of one dimension. Parameters start at multiples of "
+     "256\n"
      "bytes; the elements between are zero.",
      NULL},
     {"window", GradBuffer_get_window, NULL, "Micro-steps of a window, or None.", NULL},
@@ -192,15 +194,19 @@ static PyMethodDef GradBuffer_methods[] = {
      "Add the gradients of one micro-batch; return whether they were added.\n\n"
      "Parameters\n----------\n"
      "grads : sequence or dict\n"
-     "    One for each parameter, of its shape: a Buffer, a NumPy array, a memoryview, a\n"
-     "    tensor with DLPack (float16, bfloat16, float32 or float64), or None for zeros.\n"
+     "    One for each parameter, of its shape: a Buffer, a NumPy array, a memoryview, "
+     "a\n"
+     "    tensor with DLPack (float16, bfloat16, float32 or float64), or None for "
+     "zeros.\n"
      "    They are read during the call, not kept and not changed.\n"
      "weight : float, optional\n"
-     "    In mode 'weighted' what the mean of this micro-batch counts, such as its number\n"
+     "    In mode 'weighted' what the mean of this micro-batch counts, such as its "
+     "number\n"
      "    of tokens; 1 when no micro-step of the window has a weight.\n\n"
      "Returns\n-------\n"
      "bool\n"
-     "    False when a value is infinite or NaN, or would make a sum overflow: nothing\n"
+     "    False when a value is infinite or NaN, or would make a sum overflow: "
+     "nothing\n"
      "    was added then, and `rejected` counts it.\n\n"
      "Raises\n------\n"
      "ValueError\n"
@@ -212,24 +218,29 @@ static PyMethodDef GradBuffer_methods[] = {
      "finish($self, /)\n--\n\n"
      "Divide once by what was added, and return the views.\n\n"
      "The divisor is the sum of the weights ('weighted') or the count ('mean'); 'sum'\n"
-     "divides by nothing. A window that is not full is divided by what it has; one that\n"
-     "has nothing stays zero, with count 0. A second call changes nothing. The division\n"
+     "divides by nothing. A window that is not full is divided by what it has; one "
+     "that\n"
+     "has nothing stays zero, with count 0. A second call changes nothing. The "
+     "division\n"
      "is queued on the buffer's stream."},
     {"zero", GradBuffer_zero, METH_NOARGS,
      "zero($self, /)\n--\n\nStart a new window: one fill of the whole buffer."},
     {"norm", KEYWORDS(GradBuffer_norm), METH_VARARGS | METH_KEYWORDS,
      "norm($self, /, ord=2.0)\n--\n\n"
      "Return the norm over all parameters, (sum |x| ** ord) ** (1 / ord).\n\n"
-     "ord is above 0; float('inf') gives the largest magnitude. Elements are divided by\n"
+     "ord is above 0; float('inf') gives the largest magnitude. Elements are divided "
+     "by\n"
      "that first and summed in float64, so nothing overflows on the way."},
     {"clip", KEYWORDS(GradBuffer_clip), METH_VARARGS | METH_KEYWORDS,
      "clip($self, /, max_norm)\n--\n\n"
      "Scale all gradients so that their 2-norm is at most max_norm; return the norm\n"
-     "from before. Call it after finish(). A norm that is not finite, which only a write\n"
+     "from before. Call it after finish(). A norm that is not finite, which only a "
+     "write\n"
      "through a view can cause, is returned and nothing is scaled."},
     {"state", GradBuffer_state, METH_NOARGS,
      "state($self, /)\n--\n\n"
-     "Return a dict of plain values: names, shapes, settings, counts, and the elements\n"
+     "Return a dict of plain values: names, shapes, settings, counts, and the "
+     "elements\n"
      "as bytes."},
     {"close", GradBuffer_close, METH_NOARGS,
      "close($self, /)\n--\n\n"
@@ -248,7 +259,8 @@ static PyMethodDef GradBuffer_methods[] = {
 static char GradBuffer_doc[] =
     "GradBuffer(params, *, window=None, mode='weighted', dtype='float32', pool=None,\n"
     "           stream=None)\n--\n\n"
-    "Gradients of micro-batches, summed in one buffer with a view for each parameter.\n\n"
+    "Gradients of micro-batches, summed in one buffer with a view for each "
+    "parameter.\n\n"
     "Parameters\n----------\n"
     "params : sequence or dict\n"
     "    One shape for each parameter, or anything that has a `shape`.\n"
@@ -263,7 +275,8 @@ static char GradBuffer_doc[] =
     "stream : Stream or int, optional\n"
     "    Where the work is queued. add, norm and clip wait for it.\n\n"
     "Notes\n-----\n"
-    "For one thread at a time. The memory belongs to the scope it was made in and goes\n"
+    "For one thread at a time. The memory belongs to the scope it was made in and "
+    "goes\n"
     "back with the object or by close().\n\n"
     "Examples\n--------\n"
     ">>> import gpumem, numpy\n"

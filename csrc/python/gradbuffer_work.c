@@ -79,10 +79,9 @@ grad_measure_inputs(GradBufferObject *self, const grad_input *inputs, double *ou
     status = clear_result(self);
     for (Py_ssize_t i = 0; i < length && status == GM_OK; i++) {
         if (inputs[i].open) {
-            status = gm_kernel_max_abs(device, self->memory->stream,
-                                       kernel_type(inputs[i].end.dtype),
-                                       inputs[i].address, inputs[i].n,
-                                       result_address(self));
+            status = gm_kernel_max_abs(
+                device, self->memory->stream, kernel_type(inputs[i].end.dtype),
+                inputs[i].address, inputs[i].n, result_address(self));
         }
     }
     status = read_result(self, status, out);
@@ -110,14 +109,14 @@ double
 grad_limit(const GradBufferObject *self)
 {
     switch (kernel_type(self->dtype)) {
-    case GM_F16:
-        return 65504.0;
-    case GM_BF16:
-        return 0x1.fep127;
-    case GM_F64:
-        return DBL_MAX;
-    default:
-        return (double)FLT_MAX;
+        case GM_F16:
+            return 65504.0;
+        case GM_BF16:
+            return 0x1.fep127;
+        case GM_F64:
+            return DBL_MAX;
+        default:
+            return (double)FLT_MAX;
     }
 }
 
@@ -130,15 +129,13 @@ grad_accumulate(GradBufferObject *self, const grad_input *inputs, double scale)
     gm_status status = GM_OK;
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < length && status == GM_OK; i++) {
-        const BufferObject *view =
-            (BufferObject *)PyTuple_GET_ITEM(self->views, i);
+        const BufferObject *view = (BufferObject *)PyTuple_GET_ITEM(self->views, i);
         if (!inputs[i].open || inputs[i].n == 0) {
             continue;
         }
-        status = gm_kernel_accumulate(device, self->memory->stream,
-                                      kernel_type(self->dtype), view->ptr,
-                                      kernel_type(inputs[i].end.dtype),
-                                      inputs[i].address, inputs[i].n, scale);
+        status = gm_kernel_accumulate(
+            device, self->memory->stream, kernel_type(self->dtype), view->ptr,
+            kernel_type(inputs[i].end.dtype), inputs[i].address, inputs[i].n, scale);
         added += status == GM_OK;
         foreign = foreign || inputs[i].foreign;
     }

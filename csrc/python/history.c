@@ -99,7 +99,8 @@ stack_key(const stack_entry entries[], size_t depth)
 /* New reference: the number of a new stack under its key by lines, or NULL: the table is
  * full, or an exception. */
 static PyObject *
-number_stack(core_state *state, PyObject *key, const stack_entry entries[], size_t depth)
+number_stack(core_state *state, PyObject *key, const stack_entry entries[],
+             size_t depth)
 {
     PyObject *frames = stack_to_tuple(entries, depth);
     if (frames == NULL) {
@@ -181,11 +182,13 @@ resolve_frame(PyObject *code_object, PyObject *line)
 }
 
 PyDoc_STRVAR(stack_frames_doc,
-"stack_frames($module, context, /)\n"
-"--\n\n"
-"The frames of a recorded stack, innermost first, as (file, line, function); [] for 0\n"
-"and for unknown numbers. At most 64 frames of a stack and 65536 distinct stacks are\n"
-"kept.");
+             "stack_frames($module, context, /)\n"
+             "--\n\n"
+             "The frames of a recorded stack, innermost first, as (file, line, "
+             "function); [] for 0\n"
+             "and for unknown numbers. At most 64 frames of a stack and 65536 distinct "
+             "stacks are\n"
+             "kept.");
 
 static PyObject *
 stack_frames(PyObject *module, PyObject *context)

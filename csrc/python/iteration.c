@@ -10,8 +10,8 @@
 
 typedef struct IterationObject {
     PyObject_HEAD
-    PoolObject *pool;             /* strong */
-    unsigned long long number;    /* 1 for the first of the pool; 0: not entered yet */
+    PoolObject *pool;          /* strong */
+    unsigned long long number; /* 1 for the first of the pool; 0: not entered yet */
     unsigned long long allocations;
     unsigned long long memory_calls;
     bool active;
@@ -66,7 +66,8 @@ Iteration_tp_repr(PyObject *op)
 static unsigned long long
 count_memory_calls(const gm_pool_stats *stats)
 {
-    return stats->num_device_alloc + stats->num_device_free + stats->maps + stats->unmaps;
+    return stats->num_device_alloc + stats->num_device_free + stats->maps +
+           stats->unmaps;
 }
 
 static PyObject *

@@ -30,10 +30,11 @@ state_of_type(PyTypeObject *type)
 /* ---- module functions ------------------------------------------------------------------ */
 
 PyDoc_STRVAR(set_hooks_doc,
-"set_hooks($module, /, *, parse_size, default_device, default_pool, summary, snapshot,\n"
-"          holders, oom)\n"
-"--\n\n"
-"Gives the module the functions of the Python layer that it calls.");
+             "set_hooks($module, /, *, parse_size, default_device, default_pool, "
+             "summary, snapshot,\n"
+             "          holders, oom)\n"
+             "--\n\n"
+             "Gives the module the functions of the Python layer that it calls.");
 
 static PyObject *
 set_hooks(PyObject *module, PyObject *args, PyObject *kwargs)
@@ -46,9 +47,9 @@ set_hooks(PyObject *module, PyObject *args, PyObject *kwargs)
                            &state->hook_default_pool, &state->hook_summary,
                            &state->hook_snapshot,     &state->hook_holders,
                            &state->hook_oom};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOOOO:set_hooks", names, &given[0],
-                                     &given[1], &given[2], &given[3], &given[4],
-                                     &given[5], &given[6])) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOOOO:set_hooks", names,
+                                     &given[0], &given[1], &given[2], &given[3],
+                                     &given[4], &given[5], &given[6])) {
         return NULL;
     }
     for (int i = 0; i < 7; i++) {
@@ -77,11 +78,11 @@ static PyObject *
 count_live(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     const core_state *state = state_of_module(module);
-    return Py_BuildValue("{s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n}", "Device",
-                         state->live_devices, "Stream", state->live_streams, "Event",
-                         state->live_events, "Pool", state->live_pools, "Buffer",
-                         state->live_buffers, "PinnedArray", state->live_pinned, "Scope",
-                         state->live_scopes, "GradBuffer", state->live_gradbuffers);
+    return Py_BuildValue(
+        "{s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n}", "Device", state->live_devices, "Stream",
+        state->live_streams, "Event", state->live_events, "Pool", state->live_pools,
+        "Buffer", state->live_buffers, "PinnedArray", state->live_pinned, "Scope",
+        state->live_scopes, "GradBuffer", state->live_gradbuffers);
 }
 
 static PyObject *
@@ -200,11 +201,10 @@ add_types(PyObject *module, core_state *state)
 static int
 add_functions(PyObject *module)
 {
-    PyMethodDef *const tables[] = {core_functions,      device_functions,
-                                   pool_functions,      pinned_functions,
-                                   scope_functions,     history_functions,
-                                   callbacks_functions, capi_functions,
-                                   replay_functions};
+    PyMethodDef *const tables[] = {
+        core_functions,      device_functions, pool_functions,
+        pinned_functions,    scope_functions,  history_functions,
+        callbacks_functions, capi_functions,   replay_functions};
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
         if (PyModule_AddFunctions(module, tables[i]) < 0) {
             return -1;

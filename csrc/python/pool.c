@@ -156,8 +156,7 @@ Pool_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     core_state *state = PyType_GetModuleState(type);
     Py_ssize_t nargs = PyTuple_GET_SIZE(args);
     PyObject *given = nargs > 0 ? PyTuple_GET_ITEM(args, 0) : NULL;
-    PyObject *by_name =
-        kwargs != NULL ? PyDict_GetItemString(kwargs, "device") : NULL;
+    PyObject *by_name = kwargs != NULL ? PyDict_GetItemString(kwargs, "device") : NULL;
     if (nargs > 1 || (given != NULL && by_name != NULL)) {
         PyErr_SetString(PyExc_TypeError,
                         "Pool() takes one device by position; options go by name");
@@ -244,10 +243,11 @@ Pool_tp_repr(PyObject *op)
     }
     gm_pool_stats stats;
     pool_read_stats(self, &stats);
-    return PyUnicode_FromFormat("<gpumem.Pool %R on %s, %llu bytes used of %llu reserved>",
-                                self->name, self->device->device->info.name,
-                                (unsigned long long)stats.allocated_bytes.all.current,
-                                (unsigned long long)stats.reserved_bytes.all.current);
+    return PyUnicode_FromFormat(
+        "<gpumem.Pool %R on %s, %llu bytes used of %llu reserved>", self->name,
+        self->device->device->info.name,
+        (unsigned long long)stats.allocated_bytes.all.current,
+        (unsigned long long)stats.reserved_bytes.all.current);
 }
 
 static PyObject *
@@ -332,7 +332,8 @@ static PyObject *
 Pool_exit(PyObject *op, PyObject *args)
 {
     PoolObject *self = (PoolObject *)op;
-    bool body_raised = PyTuple_GET_SIZE(args) > 0 && PyTuple_GET_ITEM(args, 0) != Py_None;
+    bool body_raised =
+        PyTuple_GET_SIZE(args) > 0 && PyTuple_GET_ITEM(args, 0) != Py_None;
     if (require_no_exports(self) < 0) {
         if (!body_raised) {
             return NULL;
@@ -370,8 +371,8 @@ static int
 require_hook(PyObject *hook, const char *method)
 {
     if (hook == NULL) {
-        PyErr_Format(PyExc_RuntimeError, "%s() needs the gpumem package (import gpumem)",
-                     method);
+        PyErr_Format(PyExc_RuntimeError,
+                     "%s() needs the gpumem package (import gpumem)", method);
         return -1;
     }
     return 0;
@@ -383,7 +384,8 @@ Pool_summary(PyObject *op, PyObject *args, PyObject *kwargs)
     static char *names[] = {"abbreviated", NULL};
     core_state *state = state_of(op);
     int abbreviated = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$p:summary", names, &abbreviated) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$p:summary", names,
+                                     &abbreviated) ||
         require_hook(state->hook_summary, "summary") < 0) {
         return NULL;
     }
@@ -415,13 +417,14 @@ static PyGetSetDef Pool_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-#define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void))function
+#define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function
 
 static PyMethodDef Pool_methods[] = {
     {"empty", WITH_KEYWORDS(Pool_empty), METH_FASTCALL | METH_KEYWORDS,
      "empty($self, /, shape, dtype='uint8', *, stream=None, name=None, align=None,\n"
      "      pitch=None)\n--\n\n"
-     "A new Buffer; its content is undefined. align: bytes, a power of two; pitch: rows\n"
+     "A new Buffer; its content is undefined. align: bytes, a power of two; pitch: "
+     "rows\n"
      "start at multiples of this many bytes."},
     {"malloc", WITH_KEYWORDS(Pool_malloc), METH_VARARGS | METH_KEYWORDS,
      "malloc($self, /, nbytes, stream=None)\n--\n\n"
@@ -452,7 +455,8 @@ static PyMethodDef Pool_methods[] = {
      "options($self, /)\n--\n\nThe options in force."},
     {"configure", WITH_KEYWORDS(Pool_configure), METH_VARARGS | METH_KEYWORDS,
      "configure($self, /, **options)\n--\n\n"
-     "Changes options by name: limit, headroom, cross_stream, gc_on_pressure, oom_wait."},
+     "Changes options by name: limit, headroom, cross_stream, gc_on_pressure, "
+     "oom_wait."},
     {"stats", Pool_stats, METH_NOARGS,
      "stats($self, /)\n--\n\n"
      "All counters by PyTorch's names; limit 0 means none."},

@@ -31,9 +31,9 @@ empty_keyword(empty_arguments *arguments, PyObject *name)
         const char *name;
         PyObject **slot;
     } rows[] = {
-        {"dtype", &arguments->dtype}, {"name", &arguments->name},
+        {"dtype", &arguments->dtype},   {"name", &arguments->name},
         {"stream", &arguments->stream}, {"align", &arguments->align},
-        {"pitch", &arguments->pitch}, {"shape", &arguments->shape},
+        {"pitch", &arguments->pitch},   {"shape", &arguments->shape},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         if (PyUnicode_CompareWithASCIIString(name, rows[i].name) == 0) {
@@ -202,8 +202,8 @@ parse_address(PyObject *value, gm_devptr *out)
     *out = PyLong_AsUnsignedLongLong(value);
     if (PyErr_Occurred()) {
         PyErr_Clear();
-        PyErr_Format(PyExc_ValueError, "ptr must be an address from 0 to 2**64 - 1, not %R",
-                     value);
+        PyErr_Format(PyExc_ValueError,
+                     "ptr must be an address from 0 to 2**64 - 1, not %R", value);
         return -1;
     }
     return 0;

@@ -58,7 +58,8 @@ Pool_stream_retired(PyObject *op, PyObject *stream);
 
 /* Raises OutOfMemoryError for a reservation, counted. Always returns NULL. */
 PyObject *
-pool_reserve_failed(core_state *state, PoolObject *self, size_t size, const gm_oom *oom);
+pool_reserve_failed(core_state *state, PoolObject *self, size_t size,
+                    const gm_oom *oom);
 
 /* ---- pool_view.c --------------------------------------------------------------------- */
 

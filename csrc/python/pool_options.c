@@ -81,7 +81,8 @@ read_steal(core_state *Py_UNUSED(state), gm_device *Py_UNUSED(device), PyObject 
            gm_pool_options *out)
 {
     bool number = !PyBool_Check(value) && (PyFloat_Check(value) || PyLong_Check(value));
-    if (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, "never") == 0) {
+    if (PyUnicode_Check(value) &&
+        PyUnicode_CompareWithASCIIString(value, "never") == 0) {
         out->steal = GM_STEAL_NEVER;
         return 0;
     }
@@ -242,16 +243,16 @@ Pool_options(PyObject *op, PyObject *Py_UNUSED(ignored))
                                                [GM_CROSS_STREAM_NEVER] = "never"};
     gm_pool_options options;
     gm_pool_read_options(((PoolObject *)op)->pool, &options);
-    return Py_BuildValue(
-        "{s:N,s:n,s:n,s:s,s:s,s:N,s:N,s:N,s:N,s:N}", "limit",
-        size_or_none(options.limit, SIZE_MAX), "headroom", (Py_ssize_t)options.headroom,
-        "reserve", (Py_ssize_t)options.reserve, "steal", "never", "cross_stream",
-        cross_stream[options.cross_stream], "gc_on_pressure",
-        PyBool_FromLong(options.gc_on_pressure), "oom_wait",
-        seconds_or_none(options.oom_wait_ns, UINT64_MAX), "decay",
-        seconds_or_none(options.decay_ns, 0), "max_split",
-        size_or_none(options.max_split, SIZE_MAX), "paging",
-        PyBool_FromLong(options.paging));
+    return Py_BuildValue("{s:N,s:n,s:n,s:s,s:s,s:N,s:N,s:N,s:N,s:N}", "limit",
+                         size_or_none(options.limit, SIZE_MAX), "headroom",
+                         (Py_ssize_t)options.headroom, "reserve",
+                         (Py_ssize_t)options.reserve, "steal", "never", "cross_stream",
+                         cross_stream[options.cross_stream], "gc_on_pressure",
+                         PyBool_FromLong(options.gc_on_pressure), "oom_wait",
+                         seconds_or_none(options.oom_wait_ns, UINT64_MAX), "decay",
+                         seconds_or_none(options.decay_ns, 0), "max_split",
+                         size_or_none(options.max_split, SIZE_MAX), "paging",
+                         PyBool_FromLong(options.paging));
 }
 
 /* The name of an option that differs and cannot change any more, or NULL. */

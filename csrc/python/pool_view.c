@@ -63,15 +63,15 @@ set_stat_row(PyObject *dict, const char *name, const gm_stat_row *row)
 static int
 fill_stats(PyObject *dict, const gm_pool_stats *stats)
 {
-#define SET_ROW(field, name)                                 \
-    if (set_stat_row(dict, name, &stats->field) < 0) {       \
-        return -1;                                           \
+#define SET_ROW(field, name)                           \
+    if (set_stat_row(dict, name, &stats->field) < 0) { \
+        return -1;                                     \
     }
     GM_POOL_STAT_MAP(SET_ROW)
 #undef SET_ROW
-#define SET_COUNTER(field, name)                                                \
-    if (set_number(dict, PyUnicode_FromString(name), stats->field) < 0) {       \
-        return -1;                                                              \
+#define SET_COUNTER(field, name)                                          \
+    if (set_number(dict, PyUnicode_FromString(name), stats->field) < 0) { \
+        return -1;                                                        \
     }
     GM_POOL_COUNTER_MAP(SET_COUNTER)
 #undef SET_COUNTER
@@ -182,13 +182,13 @@ build_segment(const gm_pool_view *view, const gm_segment_view *segment)
     if (blocks == NULL) {
         return NULL;
     }
-    return Py_BuildValue(
-        "KnKNNNnnnN", (unsigned long long)segment->address, (Py_ssize_t)segment->size,
-        (unsigned long long)segment->stream,
-        PyBool_FromLong(segment->kind == GM_ARENA_STABLE),
-        PyBool_FromLong(segment->small), PyBool_FromLong(segment->paged),
-        (Py_ssize_t)segment->used, (Py_ssize_t)segment->requested,
-        (Py_ssize_t)segment->active, blocks);
+    return Py_BuildValue("KnKNNNnnnN", (unsigned long long)segment->address,
+                         (Py_ssize_t)segment->size, (unsigned long long)segment->stream,
+                         PyBool_FromLong(segment->kind == GM_ARENA_STABLE),
+                         PyBool_FromLong(segment->small),
+                         PyBool_FromLong(segment->paged), (Py_ssize_t)segment->used,
+                         (Py_ssize_t)segment->requested, (Py_ssize_t)segment->active,
+                         blocks);
 }
 
 PyObject *

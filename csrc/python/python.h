@@ -139,7 +139,8 @@ typedef struct DeviceObject {
     PyObject_HEAD
     gm_device *device; /* owned; the fault device when with_faults() made it */
     bool manual_clock; /* advance() moves its time */
-    struct PoolObject *pinned; /* strong; its pool of pinned host memory, NULL before the
+    struct PoolObject
+        *pinned; /* strong; its pool of pinned host memory, NULL before the
                                   first use. Dealloc drops it with pinned_forget() */
 } DeviceObject;
 
@@ -147,82 +148,83 @@ typedef struct StreamObject {
     PyObject_HEAD
     DeviceObject *device; /* strong */
     gm_stream handle;
-    bool owned;           /* made here: destroyed by close() or with the object */
+    bool owned; /* made here: destroyed by close() or with the object */
     bool closed;
-    gm_list link;         /* in core_state.streams */
+    gm_list link; /* in core_state.streams */
     PyObject *weakrefs;
 } StreamObject;
 
 typedef struct PoolObject {
     PyObject_HEAD
-    gm_pool *pool;         /* owned; never NULL after __init__ */
-    DeviceObject *device;  /* strong */
-    PyObject *name;        /* str, strong */
-    gm_list link;          /* in core_state.pools */
-    gm_list buffers;       /* live BufferObjects that own a block, oldest first */
-    Py_ssize_t exports;    /* how many of those are exported now */
-    bool stacks;           /* record a stack with each allocation */
-    bool traced;           /* an observer is set: callbacks exist */
-    bool iterating;        /* inside iteration() */
-    uint64_t iterations;   /* how many were begun */
-    uint64_t climbed_at;   /* core_state.climb_clock of its last climb; 0: none */
+    gm_pool *pool;        /* owned; never NULL after __init__ */
+    DeviceObject *device; /* strong */
+    PyObject *name;       /* str, strong */
+    gm_list link;         /* in core_state.pools */
+    gm_list buffers;      /* live BufferObjects that own a block, oldest first */
+    Py_ssize_t exports;   /* how many of those are exported now */
+    bool stacks;          /* record a stack with each allocation */
+    bool traced;          /* an observer is set: callbacks exist */
+    bool iterating;       /* inside iteration() */
+    uint64_t iterations;  /* how many were begun */
+    uint64_t climbed_at;  /* core_state.climb_clock of its last climb; 0: none */
     PyObject *weakrefs;
 } PoolObject;
 
 /* What shape.c knows of a dtype; static, one row each (dtype.c). */
 typedef struct dtype_info {
-    const char *name;      /* "float32", "bfloat16" */
-    const char *format;    /* struct-module letter for the buffer protocol, "B" with
+    const char *name;    /* "float32", "bfloat16" */
+    const char *format;  /* struct-module letter for the buffer protocol, "B" with
                               itemsize for types it has no letter for */
-    const char *typestr;   /* of the array interface: "<f4"; NULL if it has none */
+    const char *typestr; /* of the array interface: "<f4"; NULL if it has none */
     uint8_t itemsize;
-    uint8_t dlpack_code;   /* kDL*; 255: none */
+    uint8_t dlpack_code; /* kDL*; 255: none */
     uint8_t dlpack_bits;
-    int8_t kernel;         /* index of kernels.h's gm_dtype, -1: no arithmetic */
+    int8_t kernel; /* index of kernels.h's gm_dtype, -1: no arithmetic */
 } dtype_info;
 
 #define BUFFER_MAX_DIM 32
 
 typedef struct BufferObject {
     PyObject_HEAD
-    gm_block *block;       /* owned by a root buffer; NULL: zero bytes, released, or a view */
-    gm_devptr ptr;         /* address of the first element; 0 when nbytes is 0 */
-    PoolObject *pool;      /* strong */
+    gm_block *block; /* owned by a root buffer; NULL: zero bytes, released, or a view */
+    gm_devptr ptr;   /* address of the first element; 0 when nbytes is 0 */
+    PoolObject *pool;          /* strong */
     struct BufferObject *root; /* strong; NULL when this is the root */
-    PyObject *name;        /* str or NULL */
+    PyObject *name;            /* str or NULL */
     const dtype_info *dtype;
     int ndim;
-    Py_ssize_t *shape;     /* ndim sizes, then ndim strides in bytes; inline_dims or malloc */
+    Py_ssize_t
+        *shape; /* ndim sizes, then ndim strides in bytes; inline_dims or malloc */
     Py_ssize_t inline_dims[4];
-    Py_ssize_t size;       /* elements */
-    Py_ssize_t nbytes;     /* size * itemsize */
+    Py_ssize_t size;   /* elements */
+    Py_ssize_t nbytes; /* size * itemsize */
     gm_stream stream;
     /* Of a root only: */
-    Py_ssize_t exports;    /* live consumers: buffer protocol, DLPack, views excluded */
+    Py_ssize_t exports; /* live consumers: buffer protocol, DLPack, views excluded */
     bool released;
-    bool interface_read;   /* __cuda_array_interface__ was read: dies with the object */
-    bool release_when_idle;/* its scope has ended; goes with the last export */
-    PyObject *scope_name;  /* name of the scope that released it, or NULL */
+    bool interface_read; /* __cuda_array_interface__ was read: dies with the object */
+    bool release_when_idle;    /* its scope has ended; goes with the last export */
+    PyObject *scope_name;      /* name of the scope that released it, or NULL */
     struct ScopeObject *scope; /* borrowed; NULL: none. The scope clears it */
-    gm_list scope_link;    /* in ScopeObject.buffers */
-    gm_list pool_link;     /* in PoolObject.buffers */
+    gm_list scope_link;        /* in ScopeObject.buffers */
+    gm_list pool_link;         /* in PoolObject.buffers */
     PyObject *weakrefs;
 } BufferObject;
 
 typedef struct ScopeObject {
     PyObject_HEAD
-    PyObject *name;        /* str */
-    PoolObject *pool;      /* strong or NULL: every pool */
+    PyObject *name;             /* str */
+    PoolObject *pool;           /* strong or NULL: every pool */
     struct ScopeObject *parent; /* strong while active */
-    PyObject *token;       /* of the context variable, while active */
-    gm_list buffers;       /* BufferObjects through scope_link, oldest first */
+    PyObject *token;            /* of the context variable, while active */
+    gm_list buffers;            /* BufferObjects through scope_link, oldest first */
     Py_ssize_t used, peak, count, released;
-    PyObject *deferred;    /* tuple */
-    PyObject *trim;        /* as given */
-    PyObject *context;     /* the contextvars.Context that entered it, while active */
-    uint64_t clock;        /* core_state.climb_clock at entry */
-    int trim_mode;         /* a scope_trim of scope.c */
-    size_t trim_target;    /* bytes */
+    PyObject *deferred; /* tuple */
+    PyObject *trim;     /* as given */
+    PyObject *context;  /* the contextvars.Context that entered it, while active */
+    uint64_t clock;     /* core_state.climb_clock at entry */
+    int trim_mode;      /* a scope_trim of scope.c */
+    size_t trim_target; /* bytes */
     bool active;
     PyObject *weakrefs;
 } ScopeObject;
@@ -411,8 +413,8 @@ callbacks_running(void);
 typedef struct trace_frame {
     core_state *state;
     PoolObject *pool;
-    const gm_oom *oom;        /* the numbers of the failure being counted, or NULL */
-    PyThreadState *released;  /* set while the GIL is released */
+    const gm_oom *oom;       /* the numbers of the failure being counted, or NULL */
+    PyThreadState *released; /* set while the GIL is released */
     struct trace_frame *outer;
 } trace_frame;
 
@@ -425,14 +427,22 @@ trace_leave(trace_frame *frame);
 
 /* ---- each file's part of module exec: adds its types. 0, or -1 with an exception. ------- */
 
-int device_init(PyObject *module, core_state *state);
-int stream_init(PyObject *module, core_state *state);  /* Stream and Event */
-int pool_init(PyObject *module, core_state *state);    /* Pool and its iteration */
-int buffer_init(PyObject *module, core_state *state);
-int pinned_init(PyObject *module, core_state *state);  /* PinnedArray and Pin */
-int scope_init(PyObject *module, core_state *state);
-int gradbuffer_init(PyObject *module, core_state *state);
-int history_init(PyObject *module, core_state *state);
+int
+device_init(PyObject *module, core_state *state);
+int
+stream_init(PyObject *module, core_state *state); /* Stream and Event */
+int
+pool_init(PyObject *module, core_state *state); /* Pool and its iteration */
+int
+buffer_init(PyObject *module, core_state *state);
+int
+pinned_init(PyObject *module, core_state *state); /* PinnedArray and Pin */
+int
+scope_init(PyObject *module, core_state *state);
+int
+gradbuffer_init(PyObject *module, core_state *state);
+int
+history_init(PyObject *module, core_state *state);
 
 /* Module functions of each file, added by module.c with PyModule_AddFunctions. */
 extern PyMethodDef device_functions[];

@@ -55,11 +55,17 @@ now_ns(void)
 static uint64_t
 memory_calls(const gm_device_counters *counters)
 {
-    static const gm_device_call kinds[] = {
-        GM_CALL_SEGMENT_CREATE,  GM_CALL_SEGMENT_DESTROY, GM_CALL_ADDRESS_RESERVE,
-        GM_CALL_ADDRESS_RELEASE, GM_CALL_PAGE_CREATE,     GM_CALL_PAGE_DESTROY,
-        GM_CALL_MAP,             GM_CALL_UNMAP,           GM_CALL_GRANT,
-        GM_CALL_STREAM_SYNCHRONIZE, GM_CALL_EVENT_SYNCHRONIZE};
+    static const gm_device_call kinds[] = {GM_CALL_SEGMENT_CREATE,
+                                           GM_CALL_SEGMENT_DESTROY,
+                                           GM_CALL_ADDRESS_RESERVE,
+                                           GM_CALL_ADDRESS_RELEASE,
+                                           GM_CALL_PAGE_CREATE,
+                                           GM_CALL_PAGE_DESTROY,
+                                           GM_CALL_MAP,
+                                           GM_CALL_UNMAP,
+                                           GM_CALL_GRANT,
+                                           GM_CALL_STREAM_SYNCHRONIZE,
+                                           GM_CALL_EVENT_SYNCHRONIZE};
     uint64_t sum = 0;
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         sum += counters->calls[kinds[i]];
@@ -154,8 +160,7 @@ one_pass(replay_run *run, replay_pass *pass)
     pass->ns = now_ns() - start;
     run->device->ops->counters(run->device, &after);
     pass->memory_calls = memory_calls(&after) - memory_calls(&before);
-    pass->host_waits =
-        run->is_sim ? gm_sim_host_waits(run->device) - waits : 0;
+    pass->host_waits = run->is_sim ? gm_sim_host_waits(run->device) - waits : 0;
     pass->peak_reserved = after.memory_peak;
     pass->address_now = after.address_now;
 }
@@ -171,8 +176,8 @@ validate(const operation *operations, Py_ssize_t count, Py_ssize_t ids)
         const operation *step = &operations[i];
         if (step->kind < 0 || step->kind > 2 ||
             (step->kind != 2 && (step->id < 0 || step->id >= ids)) ||
-            (step->kind == 1 && (step->bytes <= 0 || step->stream < 0 ||
-                                 step->stream >= MAX_STREAMS))) {
+            (step->kind == 1 &&
+             (step->bytes <= 0 || step->stream < 0 || step->stream >= MAX_STREAMS))) {
             PyErr_Format(PyExc_ValueError,
                          "operation %zd is out of range: kinds are 0, 1, 2, ids below "
                          "%zd, sizes positive, streams below %d",
@@ -213,11 +218,11 @@ drop_streams(replay_run *run)
 static PyObject *
 pass_to_dict(const replay_pass *pass)
 {
-    return Py_BuildValue(
-        "{s:K,s:K,s:K,s:K,s:K,s:K,s:L,s:K}", "ns", pass->ns, "pairs", pass->pairs,
-        "memory_calls", pass->memory_calls, "host_waits", pass->host_waits,
-        "peak_reserved", pass->peak_reserved, "peak_requested", pass->peak_requested,
-        "failed_at", pass->failed_at, "address_now", pass->address_now);
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:L,s:K}", "ns", pass->ns, "pairs",
+                         pass->pairs, "memory_calls", pass->memory_calls, "host_waits",
+                         pass->host_waits, "peak_reserved", pass->peak_reserved,
+                         "peak_requested", pass->peak_requested, "failed_at",
+                         pass->failed_at, "address_now", pass->address_now);
 }
 
 /* Runs the passes; a new list, or NULL with an exception. */
@@ -303,19 +308,23 @@ done:
     return result;
 }
 
-PyDoc_STRVAR(replay_doc,
-"replay($module, device, pool, operations, ids, *, passes=4, check_every=0)\n"
-"--\n\n"
-"Replays operations on a pool of device and returns one dict for each pass.\n\n"
-"operations is a C-contiguous buffer of int64 of shape (n, 4): kind (0 free, 1 alloc,\n"
-"2 iteration), id (below ids), bytes, stream (0 is the default one). What is live at\n"
-"the end of a pass is freed. pool None measures the loop alone. A pass that runs out\n"
-"of memory says where in failed_at and is the last one.");
+PyDoc_STRVAR(
+    replay_doc,
+    "replay($module, device, pool, operations, ids, *, passes=4, check_every=0)\n"
+    "--\n\n"
+    "Replays operations on a pool of device and returns one dict for each pass.\n\n"
+    "operations is a C-contiguous buffer of int64 of shape (n, 4): kind (0 free, 1 "
+    "alloc,\n"
+    "2 iteration), id (below ids), bytes, stream (0 is the default one). What is live "
+    "at\n"
+    "the end of a pass is freed. pool None measures the loop alone. A pass that runs "
+    "out\n"
+    "of memory says where in failed_at and is the last one.");
 
 static PyObject *
 core_replay(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"device", "pool",   "operations",  "ids",
+    static char *names[] = {"device", "pool",        "operations", "ids",
                             "passes", "check_every", NULL};
     core_state *state = state_of_module(module);
     PyObject *device, *pool;
@@ -345,10 +354,11 @@ core_replay(PyObject *module, PyObject *args, PyObject *kwargs)
     return result;
 }
 
-PyDoc_STRVAR(lock_pair_ns_doc,
-"lock_pair_ns($module, count, /)\n"
-"--\n\n"
-"Nanoseconds of one uncontended lock and unlock, the mean of count pairs.");
+PyDoc_STRVAR(
+    lock_pair_ns_doc,
+    "lock_pair_ns($module, count, /)\n"
+    "--\n\n"
+    "Nanoseconds of one uncontended lock and unlock, the mean of count pairs.");
 
 static PyObject *
 lock_pair_ns(PyObject *Py_UNUSED(module), PyObject *argument)

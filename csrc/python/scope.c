@@ -114,7 +114,8 @@ scope_create(core_state *state, PyObject *name, PoolObject *pool, PyObject *trim
     if (scope_parse_trim(state, trim, &mode, &target) < 0) {
         return NULL;
     }
-    ScopeObject *self = (ScopeObject *)state->Scope_Type->tp_alloc(state->Scope_Type, 0);
+    ScopeObject *self =
+        (ScopeObject *)state->Scope_Type->tp_alloc(state->Scope_Type, 0);
     if (self == NULL) {
         return NULL;
     }
@@ -277,10 +278,11 @@ scope_check_exit(core_state *state, ScopeObject *self)
         return -1;
     }
     if (!scope_is_of_this_context(self) || self->token == NULL) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "scope %R was entered in another context (thread or task) and must "
-                     "be left there",
-                     self->name);
+        PyErr_Format(
+            PyExc_RuntimeError,
+            "scope %R was entered in another context (thread or task) and must "
+            "be left there",
+            self->name);
         return -1;
     }
     int error;
@@ -289,9 +291,10 @@ scope_check_exit(core_state *state, ScopeObject *self)
         return -1;
     }
     if (innermost != self) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "scope %R cannot be left before scope %R, which was entered inside",
-                     self->name, innermost != NULL ? innermost->name : Py_None);
+        PyErr_Format(
+            PyExc_RuntimeError,
+            "scope %R cannot be left before scope %R, which was entered inside",
+            self->name, innermost != NULL ? innermost->name : Py_None);
         return -1;
     }
     return PyContextVar_Reset(state->scope_variable, self->token);
@@ -305,8 +308,7 @@ note_deferred(PyObject *list, PyObject *name, gm_devptr address, Py_ssize_t byte
     PyObject *label = name != NULL
                           ? Py_NewRef(name)
                           : PyUnicode_FromFormat("%p", (void *)(uintptr_t)address);
-    PyObject *entry =
-        label != NULL ? Py_BuildValue("Ons", label, bytes, reason) : NULL;
+    PyObject *entry = label != NULL ? Py_BuildValue("Ons", label, bytes, reason) : NULL;
     if (list == NULL || entry == NULL || PyList_Append(list, entry) < 0) {
         PyErr_WriteUnraisable(list);
     }
@@ -331,7 +333,8 @@ scope_defer(ScopeObject *self, BufferObject *root, PyObject **list)
     if (*list == NULL) {
         *list = PyList_New(0);
     }
-    note_deferred(*list, name, address, bytes, exported ? "exported" : "interface read");
+    note_deferred(*list, name, address, bytes,
+                  exported ? "exported" : "interface read");
     Py_XDECREF(name);
 }
 
@@ -367,14 +370,16 @@ Scope_exit(PyObject *op, PyObject *args)
 {
     ScopeObject *self = (ScopeObject *)op;
     core_state *state = state_of(op);
-    bool body_raised = PyTuple_GET_SIZE(args) > 0 && PyTuple_GET_ITEM(args, 0) != Py_None;
+    bool body_raised =
+        PyTuple_GET_SIZE(args) > 0 && PyTuple_GET_ITEM(args, 0) != Py_None;
     if (scope_check_exit(state, self) < 0) {
         if (!body_raised) {
             return NULL;
         }
         PyErr_Clear();
-        warn_unraisable(state, "scope %R could not be left: it is not the innermost one "
-                               "of this context",
+        warn_unraisable(state,
+                        "scope %R could not be left: it is not the innermost one "
+                        "of this context",
                         self->name);
         Py_RETURN_FALSE;
     }
@@ -490,7 +495,8 @@ static PyMemberDef Scope_members[] = {
 static PyMethodDef Scope_methods[] = {
     {"keep", Scope_keep, METH_VARARGS,
      "keep($self, /, *buffers)\n--\n\n"
-     "Hands buffers to the enclosing scope, or to nobody, so that they survive this one.\n"
+     "Hands buffers to the enclosing scope, or to nobody, so that they survive this "
+     "one.\n"
      "Buffers of other scopes stay where they are. Returns the one, or the tuple."},
     {"__enter__", Scope_enter, METH_NOARGS, NULL},
     {"__exit__", Scope_exit, METH_VARARGS, NULL},
@@ -499,8 +505,10 @@ static PyMethodDef Scope_methods[] = {
 
 static char Scope_doc[] =
     "Scope(name=None, *, pool=None, trim='auto')\n--\n\n"
-    "A with block whose buffers are given back at its end, whoever still holds them.\n\n"
-    "pool=None counts allocations in every pool. trim says what happens to idle memory\n"
+    "A with block whose buffers are given back at its end, whoever still holds "
+    "them.\n\n"
+    "pool=None counts allocations in every pool. trim says what happens to idle "
+    "memory\n"
     "at the end: 'auto' gives it back if memory was short inside, True always, False\n"
     "never, a size down to that many reserved bytes. A scope holds for the thread or\n"
     "task that entered it; threads and tasks started inside are outside.";

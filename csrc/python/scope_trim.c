@@ -12,7 +12,8 @@ int
 scope_parse_trim(core_state *state, PyObject *value, int *mode, size_t *target)
 {
     *target = 0;
-    if (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, "auto") == 0) {
+    if (PyUnicode_Check(value) &&
+        PyUnicode_CompareWithASCIIString(value, "auto") == 0) {
         *mode = SCOPE_TRIM_AUTO;
     }
     else if (PyBool_Check(value)) {

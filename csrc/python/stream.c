@@ -141,16 +141,16 @@ static PyObject *
 Stream_tp_repr(PyObject *op)
 {
     StreamObject *self = (StreamObject *)op;
-    return PyUnicode_FromFormat("<gpumem.Stream %llu on %s%s>",
-                                (unsigned long long)self->handle,
-                                self->device->device->info.name,
-                                self->closed ? ", closed" : "");
+    return PyUnicode_FromFormat(
+        "<gpumem.Stream %llu on %s%s>", (unsigned long long)self->handle,
+        self->device->device->info.name, self->closed ? ", closed" : "");
 }
 
 static PyObject *
 Stream_tp_richcompare(PyObject *left, PyObject *right, int operation)
 {
-    if ((operation != Py_EQ && operation != Py_NE) || !Py_IS_TYPE(right, Py_TYPE(left))) {
+    if ((operation != Py_EQ && operation != Py_NE) ||
+        !Py_IS_TYPE(right, Py_TYPE(left))) {
         Py_RETURN_NOTIMPLEMENTED;
     }
     StreamObject *a = (StreamObject *)left, *b = (StreamObject *)right;
@@ -298,13 +298,14 @@ Stream_release(PyObject *op, PyObject *args, PyObject *kwargs)
     StreamObject *self = (StreamObject *)op;
     core_state *state = state_of(op);
     PyObject *count_object = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:release", names, &count_object)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:release", names,
+                                     &count_object)) {
         return NULL;
     }
     size_t count = SIZE_MAX, ran = 0;
     gm_device *host = stream_host(state, self, "release()");
-    if (host == NULL || (count_object != Py_None &&
-                         parse_count(count_object, "count", &count) < 0)) {
+    if (host == NULL ||
+        (count_object != Py_None && parse_count(count_object, "count", &count) < 0)) {
         return NULL;
     }
     gm_status status;
@@ -393,7 +394,8 @@ static PyMethodDef Stream_methods[] = {
     {"release", (PyCFunction)(void (*)(void))Stream_release,
      METH_VARARGS | METH_KEYWORDS,
      "release($self, /, count=None)\n--\n\n"
-     "Lets count pieces of waiting work run, None: all, and ends the stall. Returns how\n"
+     "Lets count pieces of waiting work run, None: all, and ends the stall. Returns "
+     "how\n"
      "many ran."},
     {"close", Stream_close, METH_NOARGS,
      "close($self, /)\n--\n\n"
@@ -411,7 +413,8 @@ static PyMemberDef Stream_members[] = {
 
 static char Stream_doc[] =
     "Stream(device, handle=None)\n--\n\n"
-    "An ordered queue of a device's work. Without a handle a new stream is made, which\n"
+    "An ordered queue of a device's work. Without a handle a new stream is made, "
+    "which\n"
     "close() or the object's end destroys; a handle names one that somebody else owns\n"
     "(0 is the default stream).";
 

@@ -69,12 +69,12 @@ check_status(const char *file, int line, const char *text, gm_status got,
     } while (0)
 
 /* Two integers, compared and printed without sign. */
-#define CHECK_EQ(left, right)                                                          \
-    check_equal_unsigned(__FILE__, __LINE__, #left " == " #right, (uintmax_t)(left),   \
+#define CHECK_EQ(left, right)                                                        \
+    check_equal_unsigned(__FILE__, __LINE__, #left " == " #right, (uintmax_t)(left), \
                          (uintmax_t)(right))
 
-#define CHECK_EQ_SIGNED(left, right)                                                   \
-    check_equal_signed(__FILE__, __LINE__, #left " == " #right, (intmax_t)(left),      \
+#define CHECK_EQ_SIGNED(left, right)                                              \
+    check_equal_signed(__FILE__, __LINE__, #left " == " #right, (intmax_t)(left), \
                        (intmax_t)(right))
 
 #define CHECK_STATUS(expression, status) \
@@ -96,10 +96,10 @@ check_run(const gm_test *tests, size_t count, int argc, char **argv)
     return 0;
 }
 
-#define GM_TEST_MAIN(tests)                                                          \
-    int main(int argc, char **argv)                                                  \
-    {                                                                                \
-        return check_run(tests, sizeof(tests) / sizeof((tests)[0]), argc, argv);     \
+#define GM_TEST_MAIN(tests)                                                      \
+    int main(int argc, char **argv)                                              \
+    {                                                                            \
+        return check_run(tests, sizeof(tests) / sizeof((tests)[0]), argc, argv); \
     }
 
 #endif

@@ -81,7 +81,9 @@ test_list_inserts_removes_splices(void)
 static void
 test_slab_zeroes_fresh_nodes_and_reuses(void)
 {
-    enum { COUNT = 5000 };
+    enum {
+        COUNT = 5000
+    };
     static unsigned char *nodes[COUNT];
     gm_slab slab;
     gm_slab_init(&slab, 100);
@@ -115,7 +117,10 @@ test_slab_zeroes_fresh_nodes_and_reuses(void)
 
 /* ---- mutex ---- */
 
-enum { THREADS = 4, ROUNDS = 20000 };
+enum {
+    THREADS = 4,
+    ROUNDS = 20000
+};
 
 static gm_mutex shared_lock;
 static uint64_t shared_count;
@@ -128,7 +133,8 @@ count_under_lock(void *argument)
         if (i % 8 == 0) {
             while (!gm_mutex_try_lock(&shared_lock)) {
             }
-        } else {
+        }
+        else {
             gm_mutex_lock(&shared_lock);
         }
         shared_count++;

@@ -118,7 +118,9 @@ check_ranges(gm_device *device, const backend *kind)
 static void
 check_page_count(gm_device *device, const backend *kind)
 {
-    enum { PAGES = CAPACITY / PAGE };
+    enum {
+        PAGES = CAPACITY / PAGE
+    };
     const gm_device_ops *ops = device->ops;
     gm_page pages[PAGES], more = 0;
     if (!kind->paging) {
@@ -322,7 +324,9 @@ check_work_is_unsupported(gm_device *device)
 static void
 check_work(gm_device *device, const backend *kind)
 {
-    enum { COUNT = 5000 };
+    enum {
+        COUNT = 5000
+    };
     const gm_device_ops *ops = device->ops;
     static int32_t back[COUNT];
     const int32_t seven = 7;
@@ -543,8 +547,7 @@ check_exit(gm_device *device, const backend *kind)
 /* ---- one test for each promise, over every backend ------------------------------- */
 
 #define CONTRACT_TEST(name)          \
-    static void                      \
-    test_##name(void)                \
+    static void test_##name(void)    \
     {                                \
         over_backends(check_##name); \
     }

@@ -195,7 +195,9 @@ test_calls_are_written_down(void)
     gm_device_release(device);
 }
 
-enum { CALLS = 4000 };
+enum {
+    CALLS = 4000
+};
 
 static void *
 call_much(void *argument)
@@ -215,8 +217,7 @@ static void
 test_exactly_one_thread_is_struck(void)
 {
     gm_device *device = open_faulty();
-    gm_fault_plan plan = {
-        .call = GM_CALL_MEMORY_INFO, .nth = CALLS, .status = GM_BUSY};
+    gm_fault_plan plan = {.call = GM_CALL_MEMORY_INFO, .nth = CALLS, .status = GM_BUSY};
     pthread_t threads[3];
     uint64_t sum = 0;
     gm_fault_arm(device, &plan);

@@ -147,7 +147,9 @@ test_untouched_memory_costs_nothing(void)
 static void
 test_destroyed_pages_give_memory_back(void)
 {
-    enum { PAGES = 8 };
+    enum {
+        PAGES = 8
+    };
     gm_device *device = open_sized(64 * MIB, 0);
     gm_page pages[PAGES];
     gm_devptr range;
@@ -251,7 +253,8 @@ scatter_pages(gm_device *device, gm_devptr range)
         status = ops->map(device, range + mapped * 8192, page);
         if (status == GM_OK) {
             mapped++;
-        } else {
+        }
+        else {
             CHECK_STATUS(status, GM_NO_MAPPING);
             CHECK_OK(ops->page_destroy(device, page));
         }

@@ -157,7 +157,9 @@ test_each_thread_has_its_own_stream_two(void)
 static void
 test_addresses_are_used_again(void)
 {
-    enum { RANGES = 64 };
+    enum {
+        RANGES = 64
+    };
     gm_device *device = open_with_lag(0);
     const gm_device_ops *ops = device->ops;
     gm_devptr ranges[RANGES], again, highest = 0;

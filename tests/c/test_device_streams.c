@@ -315,7 +315,9 @@ test_rounds_leave_nothing(void)
 static void
 test_thousand_streams(void)
 {
-    enum { COUNT = 1000 };
+    enum {
+        COUNT = 1000
+    };
     static gm_stream streams[COUNT];
     static uint32_t cells[COUNT];
     gm_device *device = open_plain(true);
@@ -444,7 +446,11 @@ test_capture_forbids_memory_and_waiting(void)
 
 /* ---- many threads ---------------------------------------------------------------- */
 
-enum { WORKERS = 4, STREAMS = 3, STEPS = 1500 };
+enum {
+    WORKERS = 4,
+    STREAMS = 3,
+    STEPS = 1500
+};
 
 typedef struct crowd {
     gm_device *device;
@@ -479,8 +485,8 @@ queue_much(void *argument)
         CHECK_OK(device->ops->launch(device, &increase_kernel, &arguments,
                                      sizeof(arguments), all->streams[at]));
         CHECK_OK(device->ops->event_record(device, event, all->streams[at]));
-        CHECK_OK(device->ops->stream_wait(device, all->streams[(at + 1) % STREAMS],
-                                          event));
+        CHECK_OK(
+            device->ops->stream_wait(device, all->streams[(at + 1) % STREAMS], event));
         if (step % 64 == 0) {
             gm_status status = device->ops->event_synchronize(device, event, 1000);
             CHECK(status == GM_OK || status == GM_NOT_READY);

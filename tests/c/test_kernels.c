@@ -109,14 +109,14 @@ static double
 read_element(gm_dtype type, const void *array, size_t i)
 {
     switch (type) {
-    case GM_F16:
-        return (double)gm_f16_to_f32(((const uint16_t *)array)[i]);
-    case GM_BF16:
-        return (double)gm_bf16_to_f32(((const uint16_t *)array)[i]);
-    case GM_F64:
-        return ((const double *)array)[i];
-    default:
-        return (double)((const float *)array)[i];
+        case GM_F16:
+            return (double)gm_f16_to_f32(((const uint16_t *)array)[i]);
+        case GM_BF16:
+            return (double)gm_bf16_to_f32(((const uint16_t *)array)[i]);
+        case GM_F64:
+            return ((const double *)array)[i];
+        default:
+            return (double)((const float *)array)[i];
     }
 }
 
@@ -124,18 +124,18 @@ static void
 write_element(gm_dtype type, void *array, size_t i, double value)
 {
     switch (type) {
-    case GM_F16:
-        ((uint16_t *)array)[i] = gm_f32_to_f16((float)value);
-        return;
-    case GM_BF16:
-        ((uint16_t *)array)[i] = gm_f32_to_bf16((float)value);
-        return;
-    case GM_F64:
-        ((double *)array)[i] = value;
-        return;
-    default:
-        ((float *)array)[i] = (float)value;
-        return;
+        case GM_F16:
+            ((uint16_t *)array)[i] = gm_f32_to_f16((float)value);
+            return;
+        case GM_BF16:
+            ((uint16_t *)array)[i] = gm_f32_to_bf16((float)value);
+            return;
+        case GM_F64:
+            ((double *)array)[i] = value;
+            return;
+        default:
+            ((float *)array)[i] = (float)value;
+            return;
     }
 }
 
@@ -161,9 +161,9 @@ check_accumulate(const gm_host_kernels *kernels, gm_dtype wide, gm_dtype narrow,
     kernels->accumulate(wide, sums, narrow, terms, n, scale);
     for (size_t i = 0; i < n; i++) {
         double expected[1];
-        write_element(wide, expected, 0,
-                      read_element(wide, before, i) +
-                          read_element(narrow, terms, i) * scale);
+        write_element(
+            wide, expected, 0,
+            read_element(wide, before, i) + read_element(narrow, terms, i) * scale);
         CHECK(read_element(wide, sums, i) == read_element(wide, expected, 0));
     }
     CHECK(read_element(wide, sums, n) == read_element(wide, before, n));
@@ -229,8 +229,8 @@ max_abs_sees_every_place_and_every_kind(void)
             fill_random((gm_dtype)type, values, COUNT, 1.0);
             for (size_t k = 0; k < 4; k++) {
                 write_element((gm_dtype)type, values, at, kinds[k]);
-                CHECK(gm_host_kernels_chosen()->max_abs((gm_dtype)type, values, COUNT) ==
-                      fabs(kinds[k]));
+                CHECK(gm_host_kernels_chosen()->max_abs((gm_dtype)type, values,
+                                                        COUNT) == fabs(kinds[k]));
                 CHECK(gm_host_kernels_chosen()->max_abs((gm_dtype)type, values, at) <=
                       1.0);
             }
@@ -319,19 +319,21 @@ kernels_run_as_work_of_a_device(void)
                                   (gm_devptr)(uintptr_t)terms, 3, 2.0));
     CHECK(sums[0] == 21.0f && sums[1] == -38.0f && sums[2] == 63.0f);
     CHECK_OK(gm_kernel_scale(device, 0, GM_F32, at, 3, 0.5));
-    CHECK_OK(gm_kernel_max_abs(device, 0, GM_F32, at, 3, (gm_devptr)(uintptr_t)&maximum));
+    CHECK_OK(
+        gm_kernel_max_abs(device, 0, GM_F32, at, 3, (gm_devptr)(uintptr_t)&maximum));
     CHECK(maximum == 31.5);
-    CHECK_OK(gm_kernel_max_abs(device, 0, GM_F32, at, 1, (gm_devptr)(uintptr_t)&maximum));
+    CHECK_OK(
+        gm_kernel_max_abs(device, 0, GM_F32, at, 1, (gm_devptr)(uintptr_t)&maximum));
     CHECK(maximum == 31.5);
     CHECK_OK(gm_kernel_power_sum(device, 0, GM_F32, at, 3, 10.5, 1.0,
                                  (gm_devptr)(uintptr_t)&sum));
     CHECK(fabs(sum - (0.5 + 61.0 / 10.5)) < 1e-12);
-    CHECK_OK(gm_kernel_check_finite(device, 0, GM_F32, at, 3,
-                                    (gm_devptr)(uintptr_t)&flag));
+    CHECK_OK(
+        gm_kernel_check_finite(device, 0, GM_F32, at, 3, (gm_devptr)(uintptr_t)&flag));
     CHECK_EQ(flag, 0);
     sums[2] = -INFINITY;
-    CHECK_OK(gm_kernel_check_finite(device, 0, GM_F32, at, 3,
-                                    (gm_devptr)(uintptr_t)&flag));
+    CHECK_OK(
+        gm_kernel_check_finite(device, 0, GM_F32, at, 3, (gm_devptr)(uintptr_t)&flag));
     CHECK_EQ(flag, 1);
     CHECK_OK(gm_kernel_scale(device, 0, GM_F32, 0, 0, 2.0));
     gm_device_release(device);
@@ -344,7 +346,8 @@ static const gm_test tests[] = {
     {"accumulate_rounds_each_sum_once", accumulate_rounds_each_sum_once},
     {"accumulate_onto_itself_doubles", accumulate_onto_itself_doubles},
     {"scale_multiplies_and_stops_at_the_end", scale_multiplies_and_stops_at_the_end},
-    {"max_abs_sees_every_place_and_every_kind", max_abs_sees_every_place_and_every_kind},
+    {"max_abs_sees_every_place_and_every_kind",
+     max_abs_sees_every_place_and_every_kind},
     {"power_sums_are_pairwise", power_sums_are_pairwise},
     {"all_sets_give_the_same_bits", all_sets_give_the_same_bits},
     {"kernels_run_as_work_of_a_device", kernels_run_as_work_of_a_device},

@@ -86,7 +86,10 @@ typedef struct use {
 static void
 use_at_random(bool paging, unsigned seed, int steps)
 {
-    enum { LIVE = 200, STREAMS = 4 };
+    enum {
+        LIVE = 200,
+        STREAMS = 4
+    };
     gm_device *device = open_host(64 * MIB, false);
     gm_pool *pool = open_pool(device, paging, SIZE_MAX);
     gm_stream streams[STREAMS] = {0};
@@ -421,7 +424,10 @@ each_call_fails_for_ever(void)
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-enum { THREADS = 4, ROUNDS = 3000 };
+enum {
+    THREADS = 4,
+    ROUNDS = 3000
+};
 
 typedef struct exchange {
     gm_pool *pool;
@@ -450,8 +456,8 @@ work(void *argument)
             CHECK_STATUS(status, GM_OUT_OF_MEMORY);
             block = NULL;
         }
-        gm_block *old = atomic_exchange(
-            &shared->slots[rand_r(&self->seed) % 64], block);
+        gm_block *old =
+            atomic_exchange(&shared->slots[rand_r(&self->seed) % 64], block);
         gm_pool_free(old);
         if (i % 500 == 0) {
             check_pool(shared->pool);
