@@ -72,6 +72,8 @@ lint: $(STAMPS)/test $(STAMPS)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	cd tests && ../$(BIN)/python -m mypy.stubtest gpumem._core --ignore-unused-allowlist \
+	    --allowlist stub_allowlist.txt
 	find csrc tests/c -name '*.[ch]' | xargs $(BIN)/clang-format --dry-run -Werror
 
 layout: $(STAMPS)/test
