@@ -1,89 +1,124 @@
 # Two targets do all the set-up on a fresh machine with Python 3.11+, gcc and make:
 #
-#   make demo       train a classifier inside a memory budget (.venv, then gpumem demo)
-#   make test       the test suite
+#   make demo        train a classifier inside a memory budget (.venv, then gpumem demo)
+#   make test        the test suite
 #
 # and the others build on the same .venv:
 #
-#   make test-all   with the real PyTorch (CPU build) and the slow tests
-#   make sanitize   C units under ASan, UBSan, TSan; the Python suite under ASan and on a
-#                   debug build that checks every pool after every test
-#   make scenarios  what people reported, id by id
-#   make lint layout bench coverage pythons clean
+#   make test-all    with the real PyTorch (CPU build) and the slow tests
+#   make sanitize    C units under ASan, UBSan and TSan; the Python suite under ASan, and
+#                    on a debug build that checks every pool; the long random runs
+#   make scenarios   what people reported, id by id, and what became of it
+#   make lint        ruff, mypy, the stubs, clang-format
+#   make layout      layers, file sizes, documents
+#   make bench       benchmarks; TRACES="a.txt b.csv" replays those, too
+#   make coverage    line coverage of csrc/heap and csrc/pool by the C units
+#   make c-test      the C units, plain and with assertions
+#   make pythons     build and test on every CPython from 3.11 that is at hand
+#   make clean       away with .venv and build
+#
+# PYTHON=python3.12 picks the interpreter of a new .venv.
 
 PYTHON ?= python3
+TRACES ?=
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check
-STAMPS := build/stamps
+STAMPS := $(VENV)/stamps
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+JOBS := $(shell nproc 2>/dev/null || echo 2)
+C_TESTS := $(MAKE) -s -j$(JOBS) -C tests/c
 SOURCES := $(shell find csrc gpumem -name '*.[ch]' -o -name '*.py' -o -name '*.pyi') \
-	setup.py pyproject.toml
+	setup.py pyproject.toml README.md
 
 # Tests run against the installed package: from the folder of the tests, so that the
-# source tree's gpumem/ is not on sys.path.
+# gpumem/ of the source tree is not on sys.path.
 PYTEST := cd tests && ../$(BIN)/python -m pytest -c ../pyproject.toml --rootdir=..
+QUICK := -m "not slow and not gpu"
 
-.PHONY: demo test test-all sanitize scenarios lint layout bench coverage pythons c-test \
-	clean install
+.PHONY: demo test test-all sanitize sanitize-c sanitize-address sanitize-debug \
+	sanitize-long scenarios lint layout bench coverage c-test pythons install clean
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+# ---- set-up --------------------------------------------------------------------------
+# What comes from the network is asked for only when pyproject.toml has changed; the
+# package itself is built against what is in .venv already.
 
 $(STAMPS)/venv:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gpumem needs Python 3.11 or newer")'
+	@$(PYTHON) -c 'import sys; sys.exit("gpumem needs Python 3.11 or newer, this is " \
+	    + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	mkdir -p $(STAMPS) && touch $@
+	@mkdir -p $(STAMPS) && touch $@
 
-$(STAMPS)/demo: $(STAMPS)/venv $(SOURCES)
-	$(PIP) install -q '.[demo]'
-	touch $@
+$(STAMPS)/demo-needs: $(STAMPS)/venv pyproject.toml
+	.ci/venv-install $(BIN)/python demo
+	@touch $@
 
-$(STAMPS)/test: $(STAMPS)/venv $(SOURCES)
-	$(PIP) install -q '.[demo,test]'
-	touch $@ $(STAMPS)/demo
+$(STAMPS)/test-needs: $(STAMPS)/venv pyproject.toml
+	.ci/venv-install $(BIN)/python demo test
+	@touch $@ $(STAMPS)/demo-needs
 
-$(STAMPS)/dev: $(STAMPS)/venv pyproject.toml
-	$(PIP) install -q $$($(BIN)/python -c 'import tomllib; print(*(r.replace(" ", "") for r in tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"]))')
-	touch $@
+$(STAMPS)/lint-needs: $(STAMPS)/venv pyproject.toml
+	.ci/venv-install $(BIN)/python test dev
+	@touch $@
 
-install: $(STAMPS)/test
+$(STAMPS)/torch: $(STAMPS)/test-needs
+	$(PIP) install 'torch==2.13.0'
+	@touch $@
 
-demo: $(STAMPS)/demo
-	cd build && ../$(BIN)/python -m gpumem demo
+$(STAMPS)/package: $(SOURCES)
+	rm -rf build/lib* build/bdist*
+	$(PIP) install --no-build-isolation --no-deps .
+	@touch $@
 
-test: $(STAMPS)/test
-	$(PYTEST) -q -m "not slow and not gpu" python layout
+# ---- using it ------------------------------------------------------------------------
 
-test-all: $(STAMPS)/test
-	$(PIP) install -q 'torch==2.13.0'
-	$(PYTEST) -q python layout
+install: $(STAMPS)/test-needs $(STAMPS)/package
 
-c-test:
-	$(MAKE) -s -C tests/c check
-	$(MAKE) -s -C tests/c check-debug
+demo: $(STAMPS)/demo-needs $(STAMPS)/package
+	@mkdir -p build/demo
+	cd build/demo && ../../$(BIN)/python -m gpumem demo
 
-sanitize: $(STAMPS)/test
-	$(MAKE) -s -C tests/c check-asan
-	$(MAKE) -s -C tests/c check-tsan
-	.ci/sanitize address
-	.ci/sanitize debug
+test: install
+	$(PYTEST) -q $(QUICK) python layout
 
-scenarios: $(STAMPS)/test
+test-all: install $(STAMPS)/torch
+	$(PYTEST) -q -m "not gpu" python layout
+
+scenarios: install
 	cd tests && ../$(BIN)/python scenarios.py
 
-lint: $(STAMPS)/test $(STAMPS)/dev
+bench: install
+	$(BIN)/python benchmarks/run.py $(TRACES)
+
+# ---- checking it -----------------------------------------------------------------------
+
+c-test:
+	$(C_TESTS) check
+	$(C_TESTS) check-debug
+
+sanitize: sanitize-c sanitize-address sanitize-debug sanitize-long
+
+sanitize-c:
+	$(C_TESTS) check-asan
+	$(C_TESTS) check-tsan
+
+sanitize-address sanitize-debug sanitize-long: sanitize-%:
+	PYTHON=$(PYTHON) .ci/sanitize $*
+
+lint: install $(STAMPS)/lint-needs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	cd tests && ../$(BIN)/python -m mypy.stubtest gpumem._core --ignore-unused-allowlist \
-	    --allowlist stub_allowlist.txt
+	cd tests && ../$(BIN)/python -m mypy.stubtest gpumem._core \
+	    --ignore-unused-allowlist --allowlist stub_allowlist.txt
 	find csrc tests/c -name '*.[ch]' | xargs $(BIN)/clang-format --dry-run -Werror
 
-layout: $(STAMPS)/test
+layout: install
 	$(PYTEST) -q layout
 
-bench: $(STAMPS)/test
-	$(BIN)/python benchmarks/run.py
-
 coverage:
-	$(MAKE) -s -C tests/c coverage
+	$(C_TESTS) coverage
 
 pythons:
 	.ci/pythons

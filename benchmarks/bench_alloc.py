@@ -2,8 +2,8 @@
 
     python benchmarks/bench_alloc.py TRACE...
 
-The device is the sim; lock, statistics and validation are on. The loop alone is measured
-in the same run and taken off; an uncontended lock pair stands beside. Medians of nine
+The device is the sim; lock, statistics and validation are on. The loop alone is
+measured in the same run and taken off; a lock pair stands beside. Medians of nine
 passes.
 """
 
