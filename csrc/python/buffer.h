@@ -59,8 +59,9 @@ typedef struct host_array {
     bool is_ndarray;  /* `owner` is an ndarray over just this memory */
 } host_array;
 
-/* Fills `out` from a NumPy array, an object with the buffer protocol or DLPack. 1: done,
- * release it later. 0: `source` is none of those (no exception). -1: an exception. */
+/* Fills `out` from a NumPy array, an object with the buffer protocol or DLPack.
+ * 1: done, release it later. 0: `source` is none of those (no exception). -1: an
+ * exception. */
 int
 host_array_acquire(core_state *state, PyObject *source, host_array *out);
 

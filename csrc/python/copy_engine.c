@@ -14,8 +14,8 @@
  * Note [Memory in a waiting copy]
  * The GIL is released while a copy runs or is waited for, so another thread could free
  * a buffer meanwhile. Both ends are exported for that time: free() raises, and the end
- * of a scope leaves the release to us. The wait itself cannot be interrupted: the device
- * still reads the host's memory.
+ * of a scope leaves the release to us. The wait itself cannot be interrupted: the
+ * device still reads the host's memory.
  *
  * Thread-safety: the GIL.
  */

@@ -1,8 +1,8 @@
 /* pinned.c - pinned host memory: PinnedArray from a caching pool.
  *
- * Each Device has a pool of pinned memory over its pinned device (device/pinned_device.h),
- * made on first use. Blocks belong to the host's own stream, so a dropped array's
- * memory is reused at once, unless a copy recorded the stream it was queued on: then
+ * Each Device has a pool of pinned memory over its pinned device, made on first use
+ * (device/pinned_device.h). Blocks belong to the host's own stream, so a dropped
+ * array's memory is reused at once, unless a copy recorded the stream it was queued on: then
  * when that is done.
  *
  * Thread-safety: the GIL.
