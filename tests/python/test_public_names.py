@@ -54,8 +54,8 @@ def test_core_and_its_stub_agree():
 
     have = {n for n in dir(_core) if not n.startswith("_") or n == "__version__"}
     typed = names_in(CORE_STUB) - {
-        "Any", "Callable", "Final", "Iterator", "Literal", "NoReturn", "Sequence",
-        "TracebackType", "final",
+        "Any", "Callable", "Final", "Iterator", "Literal", "NoReturn", "Self",
+        "Sequence", "TracebackType", "final",
     }  # fmt: skip
     assert have == typed
 
