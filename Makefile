@@ -21,6 +21,7 @@
 
 PYTHON ?= python3
 TRACES ?=
+TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
@@ -36,7 +37,7 @@ PYTEST := cd tests && ../$(BIN)/python -m pytest -c ../pyproject.toml --rootdir=
 QUICK := -m "not slow and not gpu"
 
 .PHONY: demo test test-all sanitize sanitize-c sanitize-address sanitize-debug \
-	sanitize-long scenarios lint layout bench coverage c-test pythons install clean
+	sanitize-long scenarios lint layout bench coverage c-test pythons install torch clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -63,10 +64,10 @@ $(STAMPS)/lint-needs: $(STAMPS)/venv pyproject.toml
 	@touch $@
 
 $(STAMPS)/torch: $(STAMPS)/test-needs
-	$(PIP) install 'torch==2.13.0'
+	$(PIP) install '$(TORCH)'
 	@touch $@
 
-$(STAMPS)/package: $(SOURCES)
+$(STAMPS)/package: $(STAMPS)/venv $(SOURCES)
 	rm -rf build/lib* build/bdist*
 	$(PIP) install --no-build-isolation --no-deps .
 	@touch $@
@@ -74,6 +75,8 @@ $(STAMPS)/package: $(SOURCES)
 # ---- using it ------------------------------------------------------------------------
 
 install: $(STAMPS)/test-needs $(STAMPS)/package
+
+torch: $(STAMPS)/torch
 
 demo: $(STAMPS)/demo-needs $(STAMPS)/package
 	@mkdir -p build/demo

@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,107 +25,187 @@ ALLOWED = {
     "python": {"base", "device", "pool", "kernels", "capi"},
 }
 
-# Of a floor that is open to others only through these headers.
+# Floors that are open to others only through these headers.
 PUBLIC = {
     "pool": {"pool/pool.h", "pool/options.h", "pool/stats.h"},
     "python": set(),
 }
 
+# Headers of backends that only the device floor and the Python layer, which opens
+# devices, may name; the pool and the kernels know the contract alone.
+CONTRACT = {"device/device.h"}
+CONTRACT_ONLY = {"pool", "kernels", "capi"}
+
+# Where headers of other projects may be spelled.
+FOREIGN = {
+    "Python.h": {"python/python.h"},
+    "structmember.h": {"python/python.h"},
+    "numpy/": {"python/numpy.c"},
+    "cuda": {"device/cuda.c", "device/cudart.h"},
+    "nvml": set(),
+}
+
 # Files longer than 600 lines, each with its reason.
 LONG_FILES: dict[str, str] = {}
 
-GM_HEADERS = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
-SYSTEM_HEADERS = re.compile(r"^\s*#\s*include\s+<([^>]+)>", re.M)
+# Modules of the package that may import more at their top than the standard library;
+# nothing but the command line imports them.
+HEAVY_MODULES = {
+    "demo.py": "the demo's own code: NumPy arithmetic over buffers",
+    "_digits_model.py": "the model that the demo trains",
+}
 
-SOURCES = sorted(
-    path for path in CSRC.rglob("*.[ch]") if path.relative_to(CSRC).parts[0] in ALLOWED
-)
+OWN_HEADER = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
+SYSTEM_HEADER = re.compile(r"^\s*#\s*include\s+<([^>]+)>", re.M)
+FUNCTION_END = re.compile(r"^}\s*$")
+
+SOURCES = sorted(CSRC.rglob("*.[ch]"))
+
+
+def name_of(path):
+    return path.relative_to(CSRC).as_posix()
 
 
 def floor_of(path):
     return path.relative_to(CSRC).parts[0]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(CSRC)))
+every_source = pytest.mark.parametrize("path", SOURCES, ids=name_of)
+
+
+def test_every_folder_is_a_floor():
+    assert {floor_of(path) for path in SOURCES} == set(ALLOWED)
+
+
+@every_source
 def test_includes_stay_on_allowed_floors(path):
     floor = floor_of(path)
-    for header in GM_HEADERS.findall(path.read_text()):
-        target = header.split("/")[0] if "/" in header else floor
-        if header == "gpumem.h":
-            target = "include"
+    for header in OWN_HEADER.findall(path.read_text()):
+        assert (CSRC / header).is_file(), f"{header}: not a path from csrc/"
+        target = header.split("/")[0]
         assert target == floor or target in ALLOWED[floor], header
         if target != floor and target in PUBLIC:
             assert header in PUBLIC[target], f"{header} is private to {target}"
+        if floor in CONTRACT_ONLY and target == "device":
+            assert header in CONTRACT, f"{header} is a backend's own"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(CSRC)))
+@every_source
 def test_foreign_headers_are_spelled_in_one_place(path):
-    name = str(path.relative_to(CSRC))
-    for header in SYSTEM_HEADERS.findall(path.read_text()):
-        if header == "Python.h":
-            assert name == "python/python.h"
-        if header.startswith("numpy/"):
-            assert name == "python/numpy.c"
-        if header.startswith("cuda"):
-            assert name in {"device/cuda.c", "device/cudart.h"}
+    for header in SYSTEM_HEADER.findall(path.read_text()):
+        for prefix, places in FOREIGN.items():
+            if header.startswith(prefix):
+                assert name_of(path) in places, header
 
 
-def test_python_files_include_the_seam_first():
-    """Directly, or by the header of a neighbour that does."""
-    for path in sorted((CSRC / "python").glob("*.[ch]")):
-        first = re.search(r"^\s*#\s*include\s+[<\"]([^>\"]+)", path.read_text(), re.M)
-        assert first is not None or path.suffix == ".h", path.name
-        if path.suffix == ".c":
-            assert first.group(1).startswith("python/"), path.name
+@every_source
+def test_floors_below_python_name_no_python_object(path):
+    if floor_of(path) != "python":
+        found = re.findall(r"\b_?Py[A-Z]?[a-z]*_\w+", path.read_text())
+        assert found == []
 
 
-def test_headers_have_guards():
-    for path in SOURCES:
-        if path.suffix == ".h":
-            text = path.read_text()
-            assert re.search(r"^#ifndef \w+_H\n#define \w+_H", text, re.M), path.name
+@pytest.mark.parametrize("path", sorted((CSRC / "python").glob("*.c")), ids=name_of)
+def test_python_files_include_the_seam_first(path):
+    """By python.h, or by the header of a neighbour that includes it."""
+    first = re.search(r'^\s*#\s*include\s+[<"]([^>"]+)', path.read_text(), re.M)
+    assert first is not None
+    assert first.group(1).startswith("python/")
+
+
+@pytest.mark.parametrize("path", sorted(CSRC.rglob("*.h")), ids=name_of)
+def test_headers_have_guards(path):
+    guard = "GM_" + name_of(path).replace("/", "_").replace(".", "_").upper()
+    text = path.read_text()
+    found = re.search(r"^#ifndef (\w+)\n#define \1$", text, re.M)
+    assert found is not None
+    assert found.group(1) in {guard, "GPUMEM_H"}
+
+
+@every_source
+def test_files_open_with_what_they_are(path):
+    """A source whose header says it may begin with that header."""
+    text = path.read_text()
+    header = path.with_suffix(".h")
+    if path.suffix == ".c" and header.exists() and text.startswith("#include"):
+        assert text.startswith(f'#include "{name_of(header)}"')
+    else:
+        assert text.startswith(f"/* {path.name} - ")
+
+
+@every_source
+def test_sources_are_not_included(path):
+    assert re.findall(r'#\s*include\s+"[^"]+\.c"', path.read_text()) == []
 
 
 def test_files_are_short():
-    tracked = [*SOURCES, *(ROOT / "gpumem").rglob("*.py"), *ROOT.glob("tests/**/*.py")]
+    counted = [*SOURCES, *ROOT.glob("tests/c/*.[ch]"), *ROOT.glob("*.py")]
+    for folder in ("gpumem", "tests", "benchmarks", "examples"):
+        counted += (ROOT / folder).rglob("*.py")
     long = {
-        str(path.relative_to(ROOT)): count
-        for path in tracked
+        path.relative_to(ROOT).as_posix(): count
+        for path in counted
         if (count := len(path.read_text().splitlines())) > 600
     }
     assert set(long) == set(LONG_FILES), long
 
 
-def test_c_functions_fit_a_screen():
-    long = []
-    for path in SOURCES:
-        start = None
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            if line == "{":
-                start = number
-            elif line == "}" and start is not None:
-                if number - start - 1 > 60:
-                    long.append(f"{path.relative_to(CSRC)}:{start}")
-                start = None
+@every_source
+def test_functions_fit_a_screen(path):
+    start, long = 0, []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if line == "{":
+            start = number
+        elif start and FUNCTION_END.match(line):
+            if number - start - 1 > 60:
+                long.append(f"line {start}: {number - start - 1} lines")
+            start = 0
     assert long == []
 
 
-def test_the_package_imports_only_the_standard_library_and_itself():
-    """Everything else is imported inside functions."""
-    for path in sorted((ROOT / "gpumem").rglob("*.py")):
-        if path.name in {"demo.py", "_digits_model.py"}:
-            continue  # the demo command alone loads them
-        tree = ast.parse(path.read_text())
-        for node in tree.body:
-            names = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                names = [node.module or ""]
-            for name in names:
-                top = name.split(".")[0]
-                assert top not in {"numpy", "torch", "cupy", "numba", "sklearn"}, path
-                assert top != "ctypes", path
+def imported_names(nodes):
+    """Top-level names of what `nodes` import; relative imports give nothing."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield (node.module or "").split(".")[0]
+
+
+def loads_at_import(tree):
+    """The nodes that run when a module is imported: all but functions' bodies."""
+    waiting = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+            continue
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "gpumem").rglob("*.py")), ids=lambda path: path.name
+)
+def test_modules_import_the_standard_library_and_the_package_alone(path):
+    """Everything else is imported inside functions, and ctypes nowhere."""
+    tree = ast.parse(path.read_text())
+    assert "ctypes" not in set(imported_names(ast.walk(tree)))
+    if path.name not in HEAVY_MODULES:
+        allowed = set(sys.stdlib_module_names) | {"gpumem"}
+        assert set(imported_names(loads_at_import(tree))) <= allowed
+
+
+def test_heavy_modules_are_imported_inside_functions():
+    heavy = {name.removesuffix(".py") for name in HEAVY_MODULES}
+    for path in (ROOT / "gpumem").glob("*.py"):
+        if path.name in HEAVY_MODULES:
+            continue
+        for node in loads_at_import(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                names = {alias.name for alias in node.names} | {node.module}
+                assert not heavy & names, path.name
 
 
 def test_only_the_documented_symbols_are_exported():
@@ -139,3 +220,7 @@ def test_only_the_documented_symbols_are_exported():
     exported = {line.split()[-1] for line in listing.splitlines()}
     exported -= {"_init", "_fini"}
     assert exported == declared | {"PyInit__core"}
+
+
+def test_the_installed_package_is_what_is_tested():
+    assert ROOT / "gpumem" not in Path(_core.__file__).resolve().parents
