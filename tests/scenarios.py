@@ -1,15 +1,15 @@
 """Prints what became of each reported scenario: ``make scenarios``.
 
-The ids and their one-line summaries are below; a scenario's tests are the functions
-whose names begin with its id, such as ``test_frag_01_...``. An id without a test, or
-with one that fails, makes the status 1.
+A scenario is something that users of GPU memory have reported, carried over to gpumem.
+The ids and a line for each are below; the tests of a scenario are the functions whose
+names begin with its id, such as ``test_frag_01_...``. A test that fails, or an id
+without one, makes the status 1.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -93,62 +93,76 @@ LATER = {
 _NAME = re.compile(r"test_([a-z]+)_(\d\d)_")
 
 
+def scenario_of(name: str) -> str | None:
+    """Return the id that a test's name begins with, if it is one of ours."""
+    match = _NAME.match(name)
+    key = f"{match.group(1).upper()}-{match.group(2)}" if match else ""
+    return key if key in SCENARIOS else None
+
+
 class _Outcomes:
-    """A pytest plugin that keeps the outcome of each scenario's tests."""
+    """A pytest plugin that runs the tests of scenarios alone and keeps what became."""
 
     def __init__(self) -> None:
-        self.by_id: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        self.tests: dict[str, dict[str, set[str]]] = {key: {} for key in SCENARIOS}
 
-    def pytest_collection_modifyitems(self, config, items) -> None:
-        chosen = [item for item in items if _NAME.match(item.name)]
-        config.hook.pytest_deselected(items=[i for i in items if i not in chosen])
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        chosen = [item for item in items if scenario_of(item.name) is not None]
+        others = [item for item in items if item not in set(chosen)]
+        config.hook.pytest_deselected(items=others)
         items[:] = chosen
 
-    def pytest_runtest_logreport(self, report) -> None:
-        name = report.nodeid.split("::")[-1]
-        match = _NAME.match(name)
-        if match is None or (report.when != "call" and report.outcome == "passed"):
-            return
-        key = f"{match.group(1).upper()}-{match.group(2)}"
-        self.by_id[key].append((name, report.outcome))
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        name = report.nodeid.split("::")[-1].split("[")[0]
+        key = scenario_of(name)
+        if key is not None and (report.when == "call" or report.outcome != "passed"):
+            self.tests[key].setdefault(name, set()).add(report.outcome)
+
+
+def result_of(key: str, tests: dict[str, set[str]]) -> str:
+    """Return the word that is printed for a scenario."""
+    outcomes = set().union(*tests.values())
+    if key in LATER:
+        return "later"
+    if not outcomes:
+        return "no test"
+    if "failed" in outcomes:
+        return "failed"
+    return "passed" if "passed" in outcomes else "skipped"
 
 
 def main() -> int:
-    """Run the scenario tests, print a line for each id; returns the exit status."""
-    here = Path(__file__).parent
+    """Run the tests, print a line for each scenario; returns the exit status."""
+    here = Path(__file__).resolve().parent
     outcomes = _Outcomes()
-    arguments = [
-        "-c",
-        str(here.parent / "pyproject.toml"),
-        "--rootdir",
-        str(here.parent),
-    ]
-    arguments += [
-        "-q",
-        "--no-header",
-        "-m",
-        "not gpu and not slow",
-        str(here / "python"),
-    ]
-    pytest.main(arguments, plugins=[outcomes])
-    status = 0
+    status = pytest.main(
+        [
+            f"--config-file={here.parent / 'pyproject.toml'}",
+            f"--rootdir={here.parent}",
+            "-q",
+            "--no-header",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "not gpu",
+            *(sys.argv[1:] or [str(here / "python")]),
+        ],
+        plugins=[outcomes],
+    )
+    counts: dict[str, int] = {}
     print()
     for key, summary in SCENARIOS.items():
-        results = outcomes.by_id.get(key, [])
-        names = ", ".join(sorted({name.split("[")[0] for name, _ in results}))
-        kinds = {outcome for _, outcome in results}
-        if key in LATER:
-            result = f"later: {LATER[key]}"
-        elif not results:
-            result, status = "NO TEST", 1
-        elif "failed" in kinds:
-            result, status = "FAILED", 1
-        elif kinds == {"skipped"}:
-            result = "skipped"
-        else:
-            result = "passed"
-        print(f"{key:9} {result:8} {summary}" + (f" ({names})" if names else ""))
-    return status
+        tests = outcomes.tests[key]
+        result = result_of(key, tests)
+        counts[result] = counts.get(result, 0) + 1
+        about = LATER.get(key, ", ".join(sorted(tests)) or "-")
+        print(f"{key:8}  {result:7}  {summary}")
+        print(f"{'':19}{about}")
+    print(", ".join(f"{number} {result}" for result, number in counts.items()))
+    bad = status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    return 1 if bad or counts.keys() & {"failed", "no test"} else 0
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import gpumem
+from gpumem.stats import STATISTICS
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/**/*.md")])
 DOCUMENTS = [path for path in DOCUMENTS if "build" not in path.parts]
@@ -54,9 +57,7 @@ def tracked_files():
 
 
 def make_targets():
-    lines = re.findall(
-        r"^([a-z][a-z -]*):(?!=)", (ROOT / "Makefile").read_text(), re.M
-    )
+    lines = re.findall(r"^([a-z][a-z -]*):(?!=)", (ROOT / "Makefile").read_text(), re.M)
     return {word for line in lines for word in line.split()}
 
 
@@ -205,3 +206,33 @@ def test_text_files_are_tidy():
 
 def test_links_in_the_tree_are_real_files():
     assert [path for path in tracked_files() if os.path.islink(path)] == []
+
+
+# ---- documents against the code ------------------------------------------------------
+
+
+def test_the_page_on_statistics_names_every_row():
+    text = (ROOT / "docs" / "statistics.md").read_text()
+    named = set(re.findall(r"`([\w.]+)`", text))
+    named |= {name.split(".")[0] for name in named}
+    rows = {key.split(".")[0] for key in STATISTICS}
+    assert rows - named == set()
+
+
+def test_the_page_on_locks_names_every_rank():
+    header = (ROOT / "csrc" / "base" / "mutex.h").read_text()
+    ranks = re.findall(r"^    (GM_RANK_\w+)", header, re.M)
+    text = (ROOT / "docs" / "locking-and-errors.md").read_text()
+    assert re.findall(r"^\| `(GM_RANK_\w+)`", text, re.M) == ranks
+
+
+def test_the_page_of_names_has_every_public_name():
+    text = (ROOT / "docs" / "api.md").read_text()
+    named = set(re.findall(r"`(\w+)`", text))
+    assert set(gpumem.__all__) - named == set()
+
+
+def test_the_page_of_names_has_every_option():
+    text = (ROOT / "docs" / "api.md").read_text()
+    rows = set(re.findall(r"^\| `(\w+)` \| ", text, re.M))
+    assert set(gpumem.config.OPTIONS) - rows == set()
