@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Final
+from typing import Any, Final
 
 from . import _core
 from ._core import GpumemError
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     from .device_names import devices
 
     try:
-        found = []
+        found: list[dict[str, Any]] = []
         for device in devices():
             free, total = device.memory_info()
             found.append(

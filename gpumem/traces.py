@@ -236,17 +236,18 @@ def _live_before(
     """
     touched: set[int] = set()
     for event in events:
-        action, address = event["action"], event.get("addr")
-        if action == "free_requested" and address not in touched:
+        if event["action"] not in ("alloc", "free_requested"):
+            continue
+        address: int = event["addr"]
+        if event["action"] == "free_requested" and address not in touched:
             yield address, event["size"], event.get("stream", 0)
-        if action in ("alloc", "free_requested"):
-            touched.add(address)
+        touched.add(address)
     for segment in content.get("segments", ()):
         if segment.get("device", 0) != device:
             continue
         address = segment["address"]
         for block in segment["blocks"]:
-            start = block.get("address", address)
+            start: int = block.get("address", address)
             if block["state"] == "active_allocated" and start not in touched:
                 size = block.get("requested_size", block["size"])
                 yield start, size, segment.get("stream", 0)
