@@ -24,9 +24,6 @@ def used(pool):
     return pool.stats()["allocated_bytes.all.current"]
 
 
-# ---- release -------------------------------------------------------------------------
-
-
 def test_buffers_are_released_at_exit_whoever_holds_them(pool):
     with _core.Scope("step") as scope:
         held = pool.empty(1000)
@@ -113,9 +110,6 @@ def test_exit_of_many_buffers_takes_less_time_than_making_them():
     assert best["released"] < best["made"]
 
 
-# ---- what cannot go yet --------------------------------------------------------------
-
-
 def test_exported_buffer_goes_with_its_last_export(pool):
     with pool.scope("eval") as scope:
         named = pool.empty(1000, name="logits")
@@ -154,9 +148,6 @@ def test_dlpack_consumer_keeps_the_memory(pool):
     array[:] = 1
     del array
     assert used(pool) == 0
-
-
-# ---- keep ----------------------------------------------------------------------------
 
 
 def test_kept_buffers_survive(pool):
