@@ -1,0 +1,194 @@
+"""Scenarios of live references: tracebacks, notebooks, cycles, hooks."""
+
+import code
+import gc
+import sys
+import types
+import weakref
+
+import pytest
+
+import gpumem
+from gpumem import Pool, testing
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+def used(pool):
+    return pool.stats()["allocated_bytes.all.current"]
+
+
+def reserved(pool):
+    return pool.stats()["reserved_bytes.all.current"]
+
+
+class Node:
+    """Something that refers to itself and holds buffers."""
+
+    def __init__(self, *buffers):
+        self.buffers = buffers
+        self.me = self
+
+
+@pytest.mark.parametrize("paging", [False, True], ids=["segments", "pages"])
+def test_ref_01_the_caught_error_adds_nothing(paging, no_gc):
+    def step():
+        held = [pool.empty(100 * MIB) for _ in range(4)]
+        held.append(pool.empty(100 * MIB))
+
+    device = testing.device("host", capacity="450 MiB", paging=paging)
+    with Pool(device) as pool:
+        try:
+            step()
+        except gpumem.OutOfMemoryError as e:
+            reason = e.reason
+            plain = (int, str, bool, type(None))
+            for value in (*e.args, *vars(e).values()):
+                parts = [value] if not isinstance(value, tuple) else sum(value, ())
+                assert all(isinstance(part, plain) for part in parts)
+            assert not any(isinstance(r, gpumem.Buffer) for r in gc.get_referents(e))
+            assert used(pool) == 400 * MIB
+        assert reason == "shortage"
+        assert used(pool) == 0
+        assert pool.empty(400 * MIB).nbytes == 400 * MIB
+        assert not gc.isenabled()
+
+
+SNIPPET = """
+def broken():
+    held = [gpumem.empty(10 << 20) for _ in range(3)]
+    raise ValueError("it broke")
+broken()
+"""
+
+
+@pytest.fixture
+def last_error():
+    """What the interpreter keeps of the last error is as it was afterwards."""
+    names = ("last_exc", "last_type", "last_value", "last_traceback")
+    former = {name: getattr(sys, name) for name in names if hasattr(sys, name)}
+    yield
+    for name in names:
+        if hasattr(sys, name):
+            delattr(sys, name)
+    for name, value in former.items():
+        setattr(sys, name, value)
+
+
+def test_ref_03_the_last_traceback_is_cut_on_request(device, last_error, capsys):
+    console = code.InteractiveInterpreter({"gpumem": gpumem})
+    console.runcode(compile(SNIPPET, "<console>", "exec"))
+    assert "it broke" in capsys.readouterr().err
+    report = gpumem.empty_cache()
+    assert gpumem.memory_allocated() == 30 * MIB
+    assert report.referenced == 30 * MIB
+    assert "30.00 MiB still referenced" in repr(report)
+    gpumem.clean(tracebacks=True)
+    assert gpumem.memory_allocated() == 0
+    assert type(sys.last_value) is ValueError
+    assert str(sys.last_value) == "it broke"
+
+
+def test_ref_04_displayed_results_are_dropped_on_request(device):
+    buffer = gpumem.empty(MIB)
+    other = {"rows": [1, 2, 3]}
+    results = {4: buffer, 7: other}
+    names = {"Out": results, "_": buffer, "__": buffer, "_4": buffer}
+    names |= {"_7": other, "x": 12, "_private": "text", "__name__": "__main__"}
+    shell = types.SimpleNamespace(
+        user_ns=names, user_ns_hidden={"_4": buffer, "_i4": "gpumem.empty(1 << 20)"}
+    )
+    del buffer
+    before = [dict(results), dict(names), dict(shell.user_ns_hidden)]
+    gpumem.clean(shell=shell)
+    assert [results, names, shell.user_ns_hidden] == before
+    assert gpumem.memory_allocated() == MIB
+    before.clear()
+
+    gpumem.clean(notebook=True, shell=shell)
+    assert gpumem.memory_allocated() == 0
+    assert results == {7: other}
+    assert names == {
+        "Out": results,
+        "_7": other,
+        "x": 12,
+        "_private": "text",
+        "__name__": "__main__",
+    }
+    assert shell.user_ns_hidden == {"_i4": "gpumem.empty(1 << 20)"}
+
+
+def test_ref_06_garbage_in_cycles_is_collected_before_failing(no_gc):
+    with Pool(testing.device("host", capacity=GIB)) as pool:
+        for _ in range(100):
+            Node(pool.empty(40 * MIB))
+        stats = pool.stats()
+        assert 3 <= stats["collections"] <= 5
+        assert stats["num_ooms"] == 0
+        assert not gc.isenabled()
+
+
+def test_ref_06_without_collections_the_error_says_so(no_gc):
+    with Pool(testing.device("host", capacity=GIB), gc_on_pressure=False) as pool:
+        made = 0
+        with pytest.raises(gpumem.OutOfMemoryError) as info:
+            for _ in range(100):
+                Node(pool.empty(40 * MIB))
+                made += 1
+        assert made == 25
+        assert info.value.collected is False
+        assert "collect" in str(info.value)
+        assert pool.stats()["collections"] == 0
+        assert pool.stats()["num_ooms"] == 1
+        del info
+        gc.collect()
+
+
+def test_ref_07_hooks_and_history_remember_no_buffer(no_gc):
+    def inner():
+        buffer = pool.empty(MIB, name="watched")
+        return weakref.ref(buffer)
+
+    events = []
+    with (
+        Pool(testing.device("host", capacity="8 MiB"), name="tested") as pool,
+        gpumem.add_callback("alloc", events.append),
+        gpumem.add_callback("free", events.append),
+        gpumem.add_callback("oom", events.append),
+    ):
+        pool.record_history(1000, stacks=True)
+        reference = inner()
+        assert reference() is None
+        with pytest.raises(gpumem.OutOfMemoryError):
+            pool.empty(16 * MIB)
+        assert used(pool) == 0
+        assert len(events) == 3
+        for event in events:
+            assert all(type(value) in (int, str) for value in event.values())
+        frames = [f for f in gc.get_objects() if isinstance(f, types.FrameType)]
+        assert not [f for f in frames if f.f_code is inner.__code__]
+        assert any(entry[5] for entry in pool.history()[0])
+
+
+def graph_of_one_gib(pool):
+    inner = [pool.empty(256 * MIB) for _ in range(3)]
+    Node(inner, Node(pool.empty(256 * MIB)))
+
+
+def test_ref_08_empty_cache_says_what_is_still_referenced(no_gc):
+    with Pool(testing.device("host", capacity=2 * GIB)) as pool:
+        graph_of_one_gib(pool)
+        report = gpumem.empty_cache()
+        assert report.released == 0
+        assert report.referenced == GIB
+        assert "1.00 GiB still referenced" in repr(report)
+        report = gpumem.empty_cache(collect=True)
+        assert report.released == GIB
+        assert (used(pool), reserved(pool)) == (0, 0)
+
+
+def test_ref_08_collecting_first_is_enough_alone(no_gc):
+    with Pool(testing.device("host", capacity=2 * GIB)) as pool:
+        graph_of_one_gib(pool)
+        gpumem.empty_cache(collect=True)
+        assert (used(pool), reserved(pool)) == (0, 0)
