@@ -222,8 +222,9 @@ reserve_addresses(gm_pool *pool, const gm_arena *arena, size_t least, size_t *si
     }
 }
 
-/* The size of the segment that serves `size` bytes, as PyTorch cuts them: 2 MiB for
- * small blocks, 20 MiB below 10 MiB, else the size itself in steps of 2 MiB. */
+/* The size of the segment that serves `size` bytes: 2 MiB for small blocks; below
+ * 10 MiB as many such blocks as 20 MiB hold, so that blocks of one size leave nothing
+ * over; else the size itself. In steps of 2 MiB. */
 static size_t
 segment_size(const gm_arena *arena, size_t size)
 {
@@ -231,7 +232,10 @@ segment_size(const gm_arena *arena, size_t size)
     if (arena->small && exact <= SMALL_SEGMENT) {
         return SMALL_SEGMENT;
     }
-    return !arena->small && size < EXACT_SEGMENT ? LARGE_SEGMENT : exact;
+    if (arena->small || size >= EXACT_SEGMENT) {
+        return exact;
+    }
+    return gm_align_up_unchecked(LARGE_SEGMENT / size * size, GM_RANGE_ALIGNMENT);
 }
 
 static gm_status
