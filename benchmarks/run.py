@@ -1,4 +1,7 @@
-"""Runs every ``bench_*.py`` beside it; arguments go to ``bench_alloc.py``."""
+"""Runs every ``bench_*.py`` beside it: ``python benchmarks/run.py [TRACE...]``.
+
+The traces go to ``bench_alloc.py``.
+"""
 
 import subprocess
 import sys
@@ -12,7 +15,7 @@ def main() -> int:
         print(f"== {path.name}", flush=True)
         arguments = sys.argv[1:] if path.name == "bench_alloc.py" else []
         command = [sys.executable, str(path), *arguments]
-        worst = max(worst, subprocess.run(command, check=False).returncode)
+        worst = max(worst, abs(subprocess.run(command, check=False).returncode))
     return worst
 
 

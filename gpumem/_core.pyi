@@ -490,8 +490,8 @@ def set_c_pool(index: int, pool: Pool | None, /) -> None: ...
 
 # ---- replay -----------------------------------------------------------------------
 
-# One dict per pass: ns, pairs, memory_calls, host_waits, peak_reserved,
-# peak_requested, failed_at (-1: none), address_now
+# One dict per pass: ns, cpu_ns (of the thread), pairs, memory_calls, host_waits,
+# peak_reserved, peak_requested, failed_at (-1: none), address_now
 def replay(
     device: Device,
     pool: Pool | None,
@@ -501,5 +501,6 @@ def replay(
     *,
     passes: int = 4,
     check_every: int = 0,
+    by_address: bool = False,  # frees as the exported C functions do
 ) -> list[dict[str, int]]: ...
 def lock_pair_ns(count: int, /) -> float: ...  # an uncontended lock and unlock

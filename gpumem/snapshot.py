@@ -11,16 +11,16 @@ Times are microseconds of the device's clock.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import pickle
 import secrets
 from collections.abc import Callable, Iterable
-from typing import Any, BinaryIO, Final, NoReturn
+from typing import Any, BinaryIO, Final
 
 from . import pools, stats
 from ._core import Device, Pool, stack_frames
+from ._safe_pickle import load_plain_pickle
 from .rendering import html_table, plural
 from .sizes import format_size
 
@@ -29,7 +29,6 @@ __all__ = [
     "FORMAT_VERSION",
     "Snapshot",
     "dump_snapshot",
-    "load_plain_pickle",
     "load_snapshot",
     "memory_snapshot",
     "pool_snapshot",
@@ -302,54 +301,6 @@ def _write_whole(path: str, write: Callable[[BinaryIO], None]) -> None:
 # ---- files: reading ------------------------------------------------------------------
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """Builds containers, strings and numbers; every name is refused."""
-
-    def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(
-            f"the file asks for {module}.{name}; only plain containers, strings and "
-            "numbers are read"
-        )
-
-    def persistent_load(self, pid: object) -> NoReturn:
-        raise pickle.UnpicklingError("the file refers to objects outside itself")
-
-    def get_extension(self, code: int) -> NoReturn:
-        raise pickle.UnpicklingError("the file uses extension codes")
-
-
-_EXTENSION_OPCODES: Final = frozenset({"EXT1", "EXT2", "EXT4"})
-
-
-def load_plain_pickle(data: bytes) -> Any:
-    """Return what a pickle holds, if that is plain containers, strings and numbers.
-
-    Raises
-    ------
-    ValueError
-        For anything else and for damaged data. Nothing in the data is ever called.
-    """
-    import copyreg
-
-    try:
-        if getattr(copyreg, "_extension_registry", None):
-            _refuse_extensions(data)
-        return _PlainUnpickler(io.BytesIO(data)).load()
-    except (MemoryError, RecursionError) as error:
-        raise ValueError(f"not a plain pickle: {type(error).__name__}") from error
-    except Exception as error:
-        raise ValueError(f"not a plain pickle: {error}") from error
-
-
-def _refuse_extensions(data: bytes) -> None:
-    """A registered extension code that was used before would bypass find_class."""
-    import pickletools
-
-    for opcode, _argument, _position in pickletools.genops(data):
-        if opcode.name in _EXTENSION_OPCODES:
-            raise pickle.UnpicklingError("the file uses extension codes")
-
-
 def load_snapshot(path: str | os.PathLike[str]) -> Snapshot:
     """Return the snapshot in a file of ours or of PyTorch, pickle or JSON.
 
@@ -367,7 +318,7 @@ def load_snapshot(path: str | os.PathLike[str]) -> Snapshot:
         data = file.read()
     try:
         content = json.loads(data) if data[:1] in b"{[ \n" else load_plain_pickle(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{os.fspath(path)} holds no snapshot: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("segments"), list):
         raise ValueError(f"{os.fspath(path)} holds no snapshot: there are no segments")

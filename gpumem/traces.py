@@ -1,29 +1,31 @@
 """Recorded allocation traces, read from the formats that people have.
 
-========================  =============================================================
-text                      ``a <id> <bytes> <stream>``, ``f <id>``, ``i``, one a line
-csv                       header ``t_us,op,id,size,stream``, op ``a`` or ``f``
-RMM log                   header ``Thread,Time,Action,Pointer,Size,Stream``
-PyTorch snapshot          pickle or JSON, with ``device_traces``
-========================  =============================================================
+====================  ===============================================================
+text                  ``a <id> <bytes> <stream>``, ``f <id>``, ``i``, one a line
+csv                   header ``t_us,op,id,size,stream``, op ``a`` or ``f``
+RMM log               header ``Thread,Time,Action,Pointer,Size,Stream``
+PyTorch snapshot      pickle or JSON with ``device_traces``; gpumem's own are the same
+====================  ===============================================================
 
-Each may be compressed by gzip. The content decides, not the file's name.
+Each may be compressed by gzip. The content decides, not the file's name. A pickle is
+opened by a reader that builds nothing but plain data.
 """
 
 from __future__ import annotations
 
-import csv
 import gzip
 import json
 import os
+import zlib
 from array import array
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .snapshot import load_plain_pickle
+from ._safe_pickle import load_plain_pickle
 
-__all__ = ["Trace", "TraceError", "read_trace"]
+__all__ = ["ALLOC", "FREE", "ITERATION", "Trace", "TraceError", "read_trace"]
 
 FREE: Final = 0
 ALLOC: Final = 1
@@ -33,23 +35,29 @@ _CSV_HEADER: Final = "t_us,op,id,size,stream"
 _RMM_HEADER: Final = "Thread,Time,Action,Pointer,Size,Stream"
 _PACKING_HEADER: Final = "id,lower,upper,size"
 _GZIP: Final = b"\x1f\x8b"
-_MOST_STREAMS: Final = 1024
+_PICKLE: Final = b"\x80"
+_MOST_STREAMS: Final = 1024  # that one replay can make
+_LARGEST: Final = 1 << 60  # bytes; no pool looks at more
 
 
 class TraceError(ValueError):
-    """A file is no trace, or a broken one; the text says which and why."""
+    """A file is no trace, or a broken one; one line says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A program's allocations in order.
+    """A program's allocations and frees, in order.
 
     Attributes
     ----------
     name
         The file's name without its folder.
+    format
+        ``"text"``, ``"csv"``, ``"rmm"`` or ``"snapshot"``.
     operations
-        Rows of four int64: kind (0 free, 1 alloc, 2 iteration), id, bytes, stream.
+        Rows of four int64: kind (``FREE``, ``ALLOC``, ``ITERATION``), id, bytes,
+        stream. Bytes and stream are 0 for what is no allocation; stream 0 is the
+        device's default one.
     ids
         Ids are 0 to ``ids - 1``, each allocated once.
     events
@@ -59,6 +67,7 @@ class Trace:
     """
 
     name: str
+    format: str
     operations: array[int]
     ids: int
     events: int
@@ -66,26 +75,30 @@ class Trace:
 
 
 class _Builder:
-    """Collects operations; renames ids and streams to small numbers."""
+    """Collects operations; gives blocks and streams small numbers."""
 
     def __init__(self) -> None:
         self.rows: array[int] = array("q")
-        self.live: dict[object, int] = {}
+        self.live: dict[object, int] = {}  # -1: a block of no bytes, not replayed
         self.streams: dict[object, int] = {0: 0}
         self.ids = 0
         self.events = 0
         self.skipped = 0
 
     def alloc(self, key: object, size: int, stream: object) -> None:
-        if size < 0:
-            raise TraceError(f"a block has a negative size: {size}")
+        if not 0 <= size <= _LARGEST:
+            raise TraceError(f"block {key} has {size} bytes")
         if key in self.live:
             raise TraceError(f"block {key} is allocated twice")
         if size == 0:
+            self.live[key] = -1
             return
-        number = self.streams.setdefault(stream, len(self.streams))
-        if number >= _MOST_STREAMS:
-            raise TraceError(f"more than {_MOST_STREAMS} streams")
+        number = self.streams.get(stream)
+        if number is None:
+            number = len(self.streams)
+            if number >= _MOST_STREAMS:
+                raise TraceError(f"more than {_MOST_STREAMS} streams")
+            self.streams[stream] = number
         self.live[key] = self.ids
         self.rows.extend((ALLOC, self.ids, size, number))
         self.ids += 1
@@ -95,17 +108,17 @@ class _Builder:
         number = self.live.pop(key, None)
         if number is None:
             self.skipped += 1
-            return
-        self.rows.extend((FREE, number, 0, 0))
-        self.events += 1
+        elif number >= 0:
+            self.rows.extend((FREE, number, 0, 0))
+            self.events += 1
 
     def iteration(self) -> None:
         self.rows.extend((ITERATION, 0, 0, 0))
 
-    def build(self, name: str) -> Trace:
+    def build(self, name: str, kind: str) -> Trace:
         if self.ids == 0:
             raise TraceError("it holds no allocation")
-        return Trace(name, self.rows, self.ids, self.events, self.skipped)
+        return Trace(name, kind, self.rows, self.ids, self.events, self.skipped)
 
 
 def read_trace(path: str | os.PathLike[str]) -> Trace:
@@ -114,7 +127,7 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     Parameters
     ----------
     path
-        A text trace, csv, RMM log or PyTorch snapshot, plain or gzip.
+        A text trace, csv, RMM log, PyTorch or gpumem snapshot, plain or gzip.
 
     Raises
     ------
@@ -125,109 +138,174 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     """
     with open(path, "rb") as file:
         data = file.read()
-    if data.startswith(_GZIP):
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError) as error:
-            raise TraceError(f"broken gzip data: {error}") from None
     builder = _Builder()
     try:
-        _read(data, builder)
+        if data.startswith(_GZIP):
+            data = gzip.decompress(data)
+        kind = _read(data, builder)
+        return builder.build(os.path.basename(os.fspath(path)), kind)
     except TraceError:
         raise
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise TraceError(f"{type(error).__name__}: {error}") from None
-    return builder.build(os.path.basename(os.fspath(path)))
+    except (OSError, EOFError, zlib.error) as error:
+        raise TraceError(f"broken gzip data: {error}") from error
+    except KeyError as error:
+        raise TraceError(f"an entry has no {error}") from error
+    except (ValueError, TypeError, AttributeError, IndexError) as error:
+        raise TraceError(" ".join(str(error).split())) from error
+    except (MemoryError, RecursionError) as error:
+        raise TraceError(f"too large to read: {type(error).__name__}") from error
 
 
-def _read(data: bytes, builder: _Builder) -> None:
-    if data[:1] == b"\x80":
+def _read(data: bytes, builder: _Builder) -> str:
+    """Read what the content is; returns the format's name."""
+    if data.startswith(_PICKLE):
         _read_snapshot(load_plain_pickle(data), builder)
-        return
+        return "snapshot"
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise TraceError("it is neither text, gzip nor a pickle") from None
-    if text[:1] in ("{", "["):
+        raise TraceError("it is neither text, nor gzip, nor a pickle") from None
+    if text.lstrip()[:1] in ("{", "["):
         _read_snapshot(json.loads(text), builder)
-        return
+        return "snapshot"
     lines = text.splitlines()
     header = lines[0].strip() if lines else ""
     if header == _CSV_HEADER:
-        _read_csv(lines, builder)
-    elif header == _RMM_HEADER:
-        _read_rmm(lines, builder)
-    elif header.startswith(_PACKING_HEADER):
+        _read_rows(lines, 5, _csv_row, builder)
+        return "csv"
+    if header == _RMM_HEADER:
+        _read_rows(lines, 6, _RmmLog().row, builder)
+        return "rmm"
+    if header == _PACKING_HEADER:
         raise TraceError(
-            "an offline packing instance (id,lower,upper,size) has no order of events "
-            "to replay"
+            "an offline packing instance (id,lower,upper,size) says when blocks live, "
+            "not in which order they come and go: nothing to replay"
         )
-    else:
-        _read_text(lines, builder)
+    _read_text(lines, builder)
+    return "text"
 
 
-def _read_text(lines: Iterable[str], builder: _Builder) -> None:
+# ---- lines ---------------------------------------------------------------------------
+
+
+def _read_text(lines: list[str], builder: _Builder) -> None:
     for number, line in enumerate(lines, 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        if words[0] == "a" and len(words) in (3, 4):
-            stream = int(words[3]) if len(words) == 4 else 0
-            builder.alloc(int(words[1]), int(words[2]), stream)
-        elif words[0] == "f" and len(words) == 2:
-            builder.free(int(words[1]))
-        elif words == ["i"]:
-            builder.iteration()
-        else:
-            raise TraceError(
-                f"line {number} is none of 'a <id> <bytes> <stream>', 'f <id>', 'i'"
-            )
+        try:
+            if words[0] == "a" and len(words) == 4:
+                builder.alloc(int(words[1]), int(words[2]), int(words[3]))
+            elif words[0] == "f" and len(words) == 2:
+                builder.free(int(words[1]))
+            elif words == ["i"]:
+                builder.iteration()
+            else:
+                raise TraceError("not 'a <id> <bytes> <stream>', 'f <id>' or 'i'")
+        except ValueError as error:
+            raise TraceError(f"line {number}: {error}") from error
 
 
-def _read_csv(lines: Iterable[str], builder: _Builder) -> None:
-    for row in csv.DictReader(lines):
-        if row["op"] == "a":
-            builder.alloc(int(row["id"]), int(row["size"]), int(row["stream"]))
-        elif row["op"] == "f":
-            builder.free(int(row["id"]))
-        else:
-            raise TraceError(f"op {row['op']!r} is neither 'a' nor 'f'")
+def _read_rows(
+    lines: list[str],
+    width: int,
+    take: Callable[[list[str], _Builder], None],
+    builder: _Builder,
+) -> None:
+    """Pass the cells of every line after the first to ``take``."""
+    for number, line in enumerate(lines[1:], 2):
+        if not line.strip():
+            continue
+        cells = [cell.strip() for cell in line.split(",")]
+        try:
+            if len(cells) != width:
+                raise TraceError(f"{len(cells)} columns instead of {width}")
+            take(cells, builder)
+        except ValueError as error:
+            raise TraceError(f"line {number}: {error}") from error
 
 
-def _read_rmm(lines: Iterable[str], builder: _Builder) -> None:
-    for row in csv.DictReader(lines):
-        action = row["Action"].strip()
-        if action == "allocate":
-            stream = int(row["Stream"], 16)
-            builder.alloc(row["Pointer"], int(row["Size"]), stream)
-        elif action == "free":
-            builder.free(row["Pointer"])
-        elif action != "allocate failure":
+def _csv_row(cells: list[str], builder: _Builder) -> None:
+    _time, action, key, size, stream = cells
+    if action == "a":
+        builder.alloc(int(key), int(size), int(stream))
+    elif action == "f":
+        builder.free(int(key))
+    else:
+        raise TraceError(f"op {action!r} is neither 'a' nor 'f'")
+
+
+class _RmmLog:
+    """Rows of RMM's log.
+
+    RMM writes a free after the memory went, so another thread's allocation of the same
+    address may stand before it: then the free counts as if it stood first.
+    """
+
+    def __init__(self) -> None:
+        self.early: Counter[int] = Counter()  # frees done before their row, by address
+
+    def row(self, cells: list[str], builder: _Builder) -> None:
+        thread, _time, action, pointer, size, stream = cells
+        if action == "allocate failure":
+            return
+        if action not in ("allocate", "free"):
             raise TraceError(f"action {action!r} is not one that RMM writes")
+        address, nbytes = _address(pointer), int(size)
+        if nbytes == 0:
+            return  # RMM logs them, with an address of its own choice
+        if action == "allocate":
+            if address in builder.live:
+                builder.free(address)
+                self.early[address] += 1
+            builder.alloc(address, nbytes, _rmm_stream(_address(stream), thread))
+        elif self.early[address] > 0:
+            self.early[address] -= 1
+        else:
+            builder.free(address)
 
 
-# ---- PyTorch snapshots ------------------------------------------------------------
+def _address(text: str) -> int:
+    return 0 if text == "(nil)" else int(text, 16)
+
+
+def _rmm_stream(handle: int, thread: str) -> object:
+    """CUDA's special handles: 1 is the legacy default stream, 2 one per thread."""
+    if handle == 2:
+        return (thread, handle)
+    return 0 if handle == 1 else handle
+
+
+# ---- PyTorch snapshots ---------------------------------------------------------------
 
 
 def _read_snapshot(content: Any, builder: _Builder) -> None:
+    """Read the history of the device that has most of it."""
     if not isinstance(content, dict) or "device_traces" not in content:
         raise TraceError("it is no memory snapshot: it has no 'device_traces'")
     traces = content["device_traces"]
-    device = max(range(len(traces)), key=lambda i: len(traces[i]), default=None)
-    if device is None or not traces[device]:
+    device = max(range(len(traces)), key=lambda i: len(traces[i]), default=-1)
+    if device < 0 or not traces[device]:
         raise TraceError("the snapshot has no history of events")
     events = traces[device]
-    for address, size, stream in _live_before(content, device, events):
+    actions = {event["action"] for event in events}
+    # A history may be told to keep only one of the two.
+    freed = "free_requested" if "free_requested" in actions else "free_completed"
+    for address, size, stream in _live_before(content, device, events, freed):
         builder.alloc(address, size, stream)
     for event in events:
-        if event["action"] == "alloc":
-            builder.alloc(event["addr"], event["size"], event.get("stream", 0))
-        elif event["action"] == "free_requested":
+        action = event["action"]
+        if action == "alloc":
+            address = event["addr"]
+            if address in builder.live:  # its free is not in the history
+                builder.free(address)
+            builder.alloc(address, event["size"], event.get("stream", 0))
+        elif action == freed:
             builder.free(event["addr"])
 
 
 def _live_before(
-    content: dict[str, Any], device: int, events: list[dict[str, Any]]
+    content: dict[str, Any], device: int, events: list[dict[str, Any]], freed: str
 ) -> Iterator[tuple[int, int, int]]:
     """Yield address, size and stream of what was live when recording began.
 
@@ -236,19 +314,19 @@ def _live_before(
     """
     touched: set[int] = set()
     for event in events:
-        if event["action"] not in ("alloc", "free_requested"):
-            continue
-        address: int = event["addr"]
-        if event["action"] == "free_requested" and address not in touched:
-            yield address, event["size"], event.get("stream", 0)
-        touched.add(address)
+        action = event["action"]
+        if action in ("alloc", freed):
+            address = event["addr"]
+            if action == freed and address not in touched:
+                yield address, event["size"], event.get("stream", 0)
+            touched.add(address)
     for segment in content.get("segments", ()):
         if segment.get("device", 0) != device:
             continue
         address = segment["address"]
         for block in segment["blocks"]:
-            start: int = block.get("address", address)
+            start = block.get("address", address)
             if block["state"] == "active_allocated" and start not in touched:
                 size = block.get("requested_size", block["size"])
                 yield start, size, segment.get("stream", 0)
-            address += block["size"]
+            address = start + block["size"]

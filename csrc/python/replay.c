@@ -26,6 +26,7 @@ typedef struct replay_run {
     gm_pool *pool; /* NULL: measure the loop alone */
     const operation *operations;
     Py_ssize_t count;
+    bool by_address;   /* free by address, as the exported C functions do */
     gm_block **blocks; /* by id; the null allocator stores the address of itself */
     size_t *sizes;
     Py_ssize_t ids;
@@ -38,16 +39,18 @@ typedef struct replay_run {
 } replay_run;
 
 typedef struct replay_pass {
-    uint64_t ns, pairs, memory_calls, host_waits, peak_reserved, peak_requested;
+    uint64_t ns;     /* by the wall clock */
+    uint64_t cpu_ns; /* of this thread */
+    uint64_t pairs, memory_calls, host_waits, peak_reserved, peak_requested;
     uint64_t address_now;
     int64_t failed_at;
 } replay_pass;
 
 static uint64_t
-now_ns(void)
+now_ns(clockid_t clock)
 {
     struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
+    clock_gettime(clock, &time);
     return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
 }
 
@@ -83,7 +86,8 @@ replay_alloc(const replay_run *run, const operation *step, gm_block **out)
         return GM_OK;
     }
     gm_request request = {.size = (size_t)step->bytes,
-                          .stream = run->streams[step->stream]};
+                          .stream = run->streams[step->stream],
+                          .by_address = run->by_address};
     gm_status status = gm_pool_try_alloc(run->pool, &request, out);
     if (status == GM_MISS || status == GM_BUSY) {
         status = gm_pool_alloc(run->pool, &request, out, NULL);
@@ -94,10 +98,17 @@ replay_alloc(const replay_run *run, const operation *step, gm_block **out)
 static void
 replay_free(const replay_run *run, Py_ssize_t id)
 {
-    if (run->pool != NULL) {
-        gm_pool_free(run->blocks[id]);
-    }
+    gm_block *block = run->blocks[id];
     run->blocks[id] = NULL;
+    if (run->pool == NULL) {
+        return;
+    }
+    if (run->by_address) {
+        gm_status status = gm_pool_free_address(run->pool, gm_block_address(block));
+        (void)status; /* the block is ours and live */
+        return;
+    }
+    gm_pool_free(block);
 }
 
 static bool
@@ -149,7 +160,8 @@ one_pass(replay_run *run, replay_pass *pass)
     gm_device_counters before, after;
     run->device->ops->counters(run->device, &before);
     uint64_t waits = run->is_sim ? gm_sim_host_waits(run->device) : 0;
-    uint64_t start = now_ns();
+    uint64_t start = now_ns(CLOCK_MONOTONIC);
+    uint64_t cpu_start = now_ns(CLOCK_THREAD_CPUTIME_ID);
     pass->failed_at = walk(run, pass);
     for (Py_ssize_t id = 0; id < run->ids; id++) {
         if (run->blocks[id] != NULL) {
@@ -157,7 +169,8 @@ one_pass(replay_run *run, replay_pass *pass)
             pass->pairs++;
         }
     }
-    pass->ns = now_ns() - start;
+    pass->cpu_ns = now_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_start;
+    pass->ns = now_ns(CLOCK_MONOTONIC) - start;
     run->device->ops->counters(run->device, &after);
     pass->memory_calls = memory_calls(&after) - memory_calls(&before);
     pass->host_waits = run->is_sim ? gm_sim_host_waits(run->device) - waits : 0;
@@ -218,11 +231,12 @@ drop_streams(replay_run *run)
 static PyObject *
 pass_to_dict(const replay_pass *pass)
 {
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:L,s:K}", "ns", pass->ns, "pairs",
-                         pass->pairs, "memory_calls", pass->memory_calls, "host_waits",
-                         pass->host_waits, "peak_reserved", pass->peak_reserved,
-                         "peak_requested", pass->peak_requested, "failed_at",
-                         pass->failed_at, "address_now", pass->address_now);
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:L,s:K}", "ns", pass->ns,
+                         "cpu_ns", pass->cpu_ns, "pairs", pass->pairs, "memory_calls",
+                         pass->memory_calls, "host_waits", pass->host_waits,
+                         "peak_reserved", pass->peak_reserved, "peak_requested",
+                         pass->peak_requested, "failed_at", pass->failed_at,
+                         "address_now", pass->address_now);
 }
 
 /* Runs the passes; a new list, or NULL with an exception. */
@@ -266,21 +280,31 @@ fail:
     return NULL;
 }
 
+/* What the caller asked for besides device, pool and operations. */
+typedef struct replay_settings {
+    Py_ssize_t ids;
+    Py_ssize_t check_every; /* operations between two gm_pool_check; 0: never */
+    int passes;
+    int by_address;
+} replay_settings;
+
 static PyObject *
 run_replay(core_state *state, DeviceObject *device, PyObject *pool,
-           const Py_buffer *view, Py_ssize_t ids, int passes, Py_ssize_t check_every)
+           const Py_buffer *view, const replay_settings *settings)
 {
     PyObject *result = NULL;
     replay_run *run = PyMem_Calloc(1, sizeof(*run));
     if (run == NULL) {
         return PyErr_NoMemory();
     }
+    Py_ssize_t ids = settings->ids;
     run->device = device->device;
     run->pool = pool == Py_None ? NULL : ((PoolObject *)pool)->pool;
     run->operations = view->buf;
     run->count = view->len / (Py_ssize_t)sizeof(operation);
     run->ids = ids;
-    run->check_every = check_every;
+    run->check_every = settings->check_every;
+    run->by_address = settings->by_address != 0;
     run->is_sim = device->device->info.kind == GM_DEVICE_SIM;
     run->blocks = PyMem_Calloc((size_t)ids + 1, sizeof(*run->blocks));
     run->sizes = PyMem_Calloc((size_t)ids + 1, sizeof(*run->sizes));
@@ -297,7 +321,7 @@ run_replay(core_state *state, DeviceObject *device, PyObject *pool,
         set_status_error(state, status, "create a stream");
     }
     else {
-        result = run_passes(state, run, passes);
+        result = run_passes(state, run, settings->passes);
     }
     drop_streams(run);
 
@@ -308,48 +332,81 @@ done:
     return result;
 }
 
-PyDoc_STRVAR(
-    replay_doc,
-    "replay($module, device, pool, operations, ids, *, passes=4, check_every=0)\n"
-    "--\n\n"
-    "Replays operations on a pool of device and returns one dict for each pass.\n\n"
-    "operations is a C-contiguous buffer of int64 of shape (n, 4): kind (0 free, 1 "
-    "alloc,\n"
-    "2 iteration), id (below ids), bytes, stream (0 is the default one). What is live "
-    "at\n"
-    "the end of a pass is freed. pool None measures the loop alone. A pass that runs "
-    "out\n"
-    "of memory says where in failed_at and is the last one.");
+/* A view of C-contiguous rows of four aligned int64: 0, or -1 with an exception. */
+static int
+get_operations(PyObject *object, Py_buffer *view)
+{
+    if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) {
+        return -1;
+    }
+    const char *format = view->format == NULL ? "B" : view->format;
+    bool rows = view->ndim == 2 ? view->shape[1] == 4
+                                : view->len % (Py_ssize_t)sizeof(operation) == 0;
+    if (view->itemsize == (Py_ssize_t)sizeof(int64_t) &&
+        (strcmp(format, "q") == 0 || strcmp(format, "l") == 0) && view->ndim <= 2 &&
+        rows && (uintptr_t)view->buf % _Alignof(operation) == 0) {
+        return 0;
+    }
+    PyBuffer_Release(view);
+    PyErr_SetString(PyExc_ValueError,
+                    "operations must be a C-contiguous buffer of rows of four int64");
+    return -1;
+}
+
+/* 0, or -1 with an exception. */
+static int
+check_settings(core_state *state, PyObject *device, PyObject *pool,
+               const replay_settings *settings)
+{
+    if (pool != Py_None && !Py_IS_TYPE(pool, state->Pool_Type)) {
+        PyErr_SetString(PyExc_TypeError, "pool must be a Pool or None");
+        return -1;
+    }
+    if (pool != Py_None && gm_pool_device(((PoolObject *)pool)->pool) !=
+                               ((DeviceObject *)device)->device) {
+        PyErr_SetString(PyExc_ValueError, "the pool is of another device");
+        return -1;
+    }
+    if (settings->ids < 0 || settings->passes < 1 || settings->check_every < 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "ids and check_every must not be negative, passes at least 1");
+        return -1;
+    }
+    return 0;
+}
+
+PyDoc_STRVAR(replay_doc,
+             "replay($module, /, device, pool, operations, ids, *, passes=4,\n"
+             "       check_every=0, by_address=False)\n"
+             "--\n\n"
+             "Replay operations on a pool of device; return one dict for each pass.\n\n"
+             "operations is a C-contiguous buffer of int64 of shape (n, 4): kind\n"
+             "(0 free, 1 alloc, 2 iteration), id (below ids), bytes, stream (0 is the\n"
+             "default one). What is live at the end of a pass is freed. pool None\n"
+             "measures the loop alone. check_every: operations between two checks of\n"
+             "the pool. by_address: free by address, as the exported C functions do.\n"
+             "A pass that runs out of memory says where in failed_at (-1 otherwise)\n"
+             "and is the last one.");
 
 static PyObject *
 core_replay(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"device", "pool",        "operations", "ids",
-                            "passes", "check_every", NULL};
+                            "passes", "check_every", "by_address", NULL};
     core_state *state = state_of_module(module);
-    PyObject *device, *pool;
+    PyObject *device, *pool, *operations;
     Py_buffer view;
-    Py_ssize_t ids, check_every = 0;
-    int passes = 4;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!Oy*n|$in:replay", names,
-                                     state->Device_Type, &device, &pool, &view, &ids,
-                                     &passes, &check_every)) {
+    replay_settings settings = {.passes = 4};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOn|$inp:replay", names,
+                                     state->Device_Type, &device, &pool, &operations,
+                                     &settings.ids, &settings.passes,
+                                     &settings.check_every, &settings.by_address) ||
+        check_settings(state, device, pool, &settings) < 0 ||
+        get_operations(operations, &view) < 0) {
         return NULL;
     }
-    PyObject *result = NULL;
-    if (pool != Py_None && !Py_IS_TYPE(pool, state->Pool_Type)) {
-        PyErr_SetString(PyExc_TypeError, "pool must be a Pool or None");
-    }
-    else if (ids < 0 || passes < 1 || check_every < 0 ||
-             view.len % (Py_ssize_t)sizeof(operation) != 0) {
-        PyErr_SetString(PyExc_ValueError,
-                        "operations must be rows of four int64, ids and check_every "
-                        "not negative, passes at least 1");
-    }
-    else {
-        result = run_replay(state, (DeviceObject *)device, pool, &view, ids, passes,
-                            check_every);
-    }
+    PyObject *result =
+        run_replay(state, (DeviceObject *)device, pool, &view, &settings);
     PyBuffer_Release(&view);
     return result;
 }
@@ -373,12 +430,13 @@ lock_pair_ns(PyObject *Py_UNUSED(module), PyObject *argument)
     }
     gm_mutex mutex;
     gm_mutex_init(&mutex, GM_RANK_ARENA);
-    uint64_t start = now_ns();
+    uint64_t start = now_ns(CLOCK_MONOTONIC);
     for (Py_ssize_t i = 0; i < count; i++) {
         gm_mutex_lock(&mutex);
         gm_mutex_unlock(&mutex);
     }
-    return PyFloat_FromDouble((double)(now_ns() - start) / (double)count);
+    return PyFloat_FromDouble((double)(now_ns(CLOCK_MONOTONIC) - start) /
+                              (double)count);
 }
 
 PyMethodDef replay_functions[] = {

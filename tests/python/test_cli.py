@@ -1,138 +1,206 @@
-"""The command line: replay, status, snapshot, and what all commands share."""
+"""The command line: what all commands share, and ``gpumem replay``."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import gpumem
 from gpumem.__main__ import main
 
-TRACE = "".join(f"a {i} {1000 * (i % 7 + 1)} {i % 3}\n" for i in range(60)) + "".join(
-    f"f {i}\n" for i in range(60)
-)
+DATA = Path(__file__).resolve().parents[1] / "data"
+TRAINING = str(DATA / "training.txt.gz")
+COMMANDS = ["demo", "replay", "status", "snapshot"]
 
 
-@pytest.fixture
-def trace(tmp_path):
-    path = tmp_path / "small.txt"
-    path.write_text(TRACE)
-    return str(path)
+def shell(line, **env):
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {line}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "GPUMEM": f"{sys.executable} -m gpumem", **env},
+    )
 
 
-def test_version(capsys):
+# ---- all commands --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)])
+def test_version(words, capsys):
     with pytest.raises(SystemExit) as caught:
-        main(["--version"])
+        main([*words, "--version"])
     assert caught.value.code == 0
     assert capsys.readouterr().out == f"gpumem {gpumem.__version__}\n"
 
 
-def test_no_command_is_an_error(capsys):
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)])
+def test_help_names_the_options(words, capsys):
     with pytest.raises(SystemExit) as caught:
-        main([])
-    assert caught.value.code == 2
-    assert "command" in capsys.readouterr().err
-
-
-def test_replay_reports_each_trace(trace, capsys):
-    assert main(["replay", trace, "--json"]) == 0
-    content = json.loads(capsys.readouterr().out)
-    assert content["version"] == 1
-    (row,) = content["rows"]
-    assert row["trace"] == "small.txt"
-    assert row["events"] == 120
-    assert row["peak_requested"] == sum(1000 * (i % 7 + 1) for i in range(60))
-    assert row["waste"] == pytest.approx(
-        row["peak_reserved"] / row["peak_requested"] - 1
-    )
-    assert row["memory_calls"]["first"] > 0
-    assert row["memory_calls"]["warm"] == 0
-    assert "min_capacity" not in row
-
-
-def test_replay_twice_gives_the_same_numbers(trace, capsys):
-    def once():
-        assert main(["replay", trace, "--json", "--lag", "10"]) == 0
-        (row,) = json.loads(capsys.readouterr().out)["rows"]
-        del row["ns_per_pair"]
-        return row
-
-    assert once() == once()
-
-
-def test_replay_finds_the_smallest_capacity(trace, capsys):
-    assert main(["replay", trace, "--json", "--find-capacity"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["rows"]
-    least = row["min_capacity"]
-    assert 0 < least <= row["peak_reserved"]
-    assert main(["replay", trace, "--json", "--capacity", str(least)]) == 0
-    capsys.readouterr()
-    less = str(least - (2 << 20))
-    if int(less) > 0:
-        assert main(["replay", trace, "--json", "--capacity", less]) == 1
-
-
-def test_replay_goes_on_after_an_unreadable_file(trace, tmp_path, capsys):
-    broken = tmp_path / "broken"
-    broken.write_text("nonsense\n")
-    missing = str(tmp_path / "missing")
-    assert main(["replay", str(broken), missing, trace]) == 1
-    out, err = capsys.readouterr()
-    assert "small.txt" in out
-    assert len(err.splitlines()) == 2
+        main([*words, "--help"])
+    assert caught.value.code == 0
+    out = capsys.readouterr().out
+    assert ("--json" if words else "replay") in out
 
 
 @pytest.mark.parametrize(
     "words",
-    [["--steal", "always"], ["--steal", "0.5"], ["--capacity", "lots"]],
+    [[], ["nonsense"], ["replay"], ["snapshot"], ["replay", "x", "--policy", "y"]],
 )
-def test_replay_refuses_bad_options(trace, words, capsys):
-    assert main(["replay", trace, *words]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+def test_a_wrong_command_line_is_one_line_and_status_2(words, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert err.startswith("gpumem")
+
+
+def test_the_module_runs_as_a_program():
+    result = shell("$GPUMEM --version")
+    assert (result.returncode, result.stdout) == (0, f"gpumem {gpumem.__version__}\n")
+
+
+def test_a_reader_that_leaves_gets_no_traceback():
+    result = shell(f"$GPUMEM replay {TRAINING} {TRAINING} {TRAINING} | true")
+    assert result.stderr == ""
+    assert result.returncode in (0, 1)
+
+
+def test_a_full_disk_is_one_line_and_status_1():
+    result = shell("$GPUMEM status > /dev/full")
+    assert result.returncode == 1
+    assert result.stderr == "gpumem status: No space left on device\n"
+
+
+def test_closed_output_is_no_traceback():
+    result = shell("$GPUMEM status >&-")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_no_colour_when_not_a_terminal():
+    result = shell(f"$GPUMEM status; $GPUMEM replay {TRAINING}; $GPUMEM --help")
+    assert "\x1b" not in result.stdout + result.stderr
+
+
+def test_an_interrupt_ends_with_130(monkeypatch):
+    def interrupt(*_args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpumem.replay.read_trace", interrupt)
+    assert main(["replay", TRAINING]) == 130
+
+
+# ---- replay --------------------------------------------------------------------------
+
+
+def rows_of(capsys):
+    content = json.loads(capsys.readouterr().out)
+    assert content["version"] == 1
+    assert set(content) == {"version", "rows"}
+    return content["rows"]
+
+
+def test_replay_prints_one_row_for_each_trace(capsys):
+    names = [str(path) for path in sorted(DATA.glob("*.gz"))]
+    assert main(["replay", *names, "--json"]) == 0
+    rows = rows_of(capsys)
+    assert [row["trace"] for row in rows] == [Path(name).name for name in names]
+    for row in rows:
+        assert set(row) == {
+            "trace",
+            "policy",
+            "steal",
+            "lag",
+            "events",
+            "peak_requested",
+            "peak_reserved",
+            "waste",
+            "memory_calls",
+            "address_space",
+            "host_waits",
+            "ns_per_pair",
+        }
+        assert (row["policy"], row["steal"], row["lag"]) == ("gpumem", "never", 0)
+        assert row["memory_calls"]["warm"] == 0
+
+
+def test_replay_of_one_program_in_five_formats_is_the_same(capsys):
+    names = [str(path) for path in DATA.glob("streams.*.gz")]
+    assert main(["replay", *names, "--json", "--lag", "5"]) == 0
+    rows = rows_of(capsys)
+    assert len(rows) == 5
+    for row in rows:
+        del row["trace"], row["ns_per_pair"]
+        assert row == rows[0]
+
+
+def test_replay_finds_the_smallest_capacity(capsys):
+    assert main(["replay", TRAINING, "--json", "--find-capacity"]) == 0
+    (row,) = rows_of(capsys)
+    least = row["min_capacity"]
+    assert row["peak_requested"] <= least <= row["peak_reserved"]
+    assert main(["replay", TRAINING, "--json", "--capacity", str(least)]) == 0
+    rows_of(capsys)
+    less = str(least - (2 << 20))
+    assert main(["replay", TRAINING, "--json", "--capacity", less]) == 1
+    (row,) = rows_of(capsys)
+    assert row["failed_at"] > 0
+    assert row["waste"] is None
+
+
+def test_replay_text_tells_the_same(tmp_path, capsys):
+    path = tmp_path / "odd.txt"
+    path.write_text("f 3\na 0 9000000 0\n")
+    assert main(["replay", TRAINING, "--find-capacity"]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("training.txt.gz")
+    assert "waste" in line
+    assert "fits in" in line
+    assert main(["replay", str(path), "--capacity", "1 MiB"]) == 1
+    line = capsys.readouterr().out
+    assert "OUT OF MEMORY at operation 0" in line
+    assert "1 unknown frees" in line
+
+
+def test_replay_goes_on_after_an_unreadable_file(tmp_path, capsys):
+    broken = tmp_path / "broken"
+    broken.write_text("nonsense\n")
+    packing = tmp_path / "packing.csv"
+    packing.write_text("id,lower,upper,size\n0,1,2,3\n")
+    missing = tmp_path / "missing"
+    files = [str(path) for path in (broken, packing, missing, tmp_path)]
+    assert main(["replay", *files, TRAINING, "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert [row["trace"] for row in json.loads(out)["rows"]] == ["training.txt.gz"]
+    lines = err.splitlines()
+    assert len(lines) == 4
+    for line, name in zip(lines, files, strict=True):
+        assert line.startswith(f"gpumem replay: {name}: ")
 
 
 @pytest.mark.parametrize(
-    "words", [["--passes", "0"], ["--lag", "-1"], ["--policy", "x"]]
+    ("words", "text"),
+    [
+        (["--steal", "always"], "steal"),
+        (["--steal", "0.5"], "steal"),
+        (["--steal", "sometimes"], "steal"),
+        (["--capacity", "lots"], "capacity"),
+        (["--capacity", "0"], "capacity"),
+        (["--passes", "0"], "passes"),
+        (["--passes", "many"], "passes"),
+        (["--lag", "-1"], "lag"),
+        (["--lag", "1.5"], "lag"),
+    ],
 )
-def test_replay_refuses_numbers_out_of_range(trace, words):
-    with pytest.raises(SystemExit) as caught:
-        main(["replay", trace, *words])
-    assert caught.value.code == 2
-
-
-def test_status_lists_the_devices(capsys):
-    assert main(["status", "--json"]) == 0
-    content = json.loads(capsys.readouterr().out)
-    assert content["devices"][0]["name"] == "host:0"
-    assert main(["status"]) == 0
-    assert "host:0" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", ["s.pickle", "s.json"])
-def test_snapshot_says_what_a_file_holds(pool, tmp_path, name, capsys):
-    held = pool.empty(3 << 20)
-    pool.empty(1 << 20).free()
-    path = tmp_path / name
-    gpumem.dump_snapshot(path)
-    assert main(["snapshot", str(path), "--json"]) == 0
-    content = json.loads(capsys.readouterr().out)
-    assert content["allocated"] == held.nbytes
-    assert content["reserved"] >= content["allocated"] + content["largest_free"]
-    assert main(["snapshot", str(path)]) == 0
-    assert "3.00 MiB" in capsys.readouterr().out
-
-
-def test_snapshot_of_something_else_is_one_line(tmp_path, capsys):
-    path = tmp_path / "x.json"
-    path.write_text("[1, 2]")
-    assert main(["snapshot", str(path)]) == 1
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_a_reader_that_leaves_is_no_error(trace):
-    code = f"{sys.executable} -m gpumem replay {trace} | true"
-    result = subprocess.run(
-        ["bash", "-c", code], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert "Traceback" not in result.stderr
+def test_replay_refuses_bad_options_in_one_line(words, text, capsys):
+    assert main(["replay", TRAINING, *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert text in err

@@ -1,6 +1,5 @@
 """Snapshots and their files."""
 
-import copyreg
 import json
 import os
 import pickle
@@ -10,7 +9,7 @@ import signal
 import pytest
 
 import gpumem
-from gpumem import snapshot, testing
+from gpumem import testing
 
 MIB = 1 << 20
 
@@ -216,16 +215,6 @@ def test_load_snapshot_refuses_everything_else(tmp_path, data):
     path.write_bytes(data)
     with pytest.raises(ValueError, match="holds no snapshot"):
         gpumem.load_snapshot(path)
-
-
-def test_load_plain_pickle_refuses_extension_codes():
-    copyreg.add_extension("os", "system", 0x7FFFFFF0)
-    try:
-        data = b"\x80\x02\x84" + (0x7FFFFFF0).to_bytes(4, "little") + b"."
-        with pytest.raises(ValueError, match="extension"):
-            snapshot.load_plain_pickle(data)
-    finally:
-        copyreg.remove_extension("os", "system", 0x7FFFFFF0)
 
 
 def test_stacks_are_in_blocks_and_traces(pool):
