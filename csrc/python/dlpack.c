@@ -388,7 +388,7 @@ order_consumer(core_state *state, BufferObject *self, PyObject *stream, bool cud
         }
     }
     gm_stream consumer = number <= 1 ? GM_DEFAULT_STREAM : (gm_stream)number;
-    if (cuda && consumer == self->stream) {
+    if (self->nbytes == 0 || (cuda && consumer == self->stream)) {
         return 0;
     }
     return wait_for_stream(state, device, self->stream, UINT64_MAX) < 0 ? -1 : 0;
