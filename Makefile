@@ -113,9 +113,10 @@ lint: install $(STAMPS)/lint-needs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy examples/*.py
 	cd tests && ../$(BIN)/python -m mypy.stubtest gpumem._core \
 	    --ignore-unused-allowlist --allowlist stub_allowlist.txt
-	find csrc tests/c -name '*.[ch]' | xargs $(BIN)/clang-format --dry-run -Werror
+	find csrc tests/c benchmarks -name '*.[ch]' | xargs $(BIN)/clang-format --dry-run -Werror
 
 layout: install
 	$(PYTEST) -q layout

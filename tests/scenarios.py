@@ -158,8 +158,7 @@ def main() -> int:
         result = result_of(key, tests)
         counts[result] = counts.get(result, 0) + 1
         about = LATER.get(key, ", ".join(sorted(tests)) or "-")
-        print(f"{key:8}  {result:7}  {summary}")
-        print(f"{'':19}{about}")
+        print(f"{key:8}  {result:7}  {summary}: {about}")
     print(", ".join(f"{number} {result}" for result, number in counts.items()))
     bad = status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
     return 1 if bad or counts.keys() & {"failed", "no test"} else 0

@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -17,6 +18,44 @@ def pytest_collection_finish(session):
     """Objects from before the first test need not be searched for garbage."""
     gc.collect()
     gc.freeze()
+
+
+_OURS = (
+    _core.Buffer,
+    _core.Event,
+    _core.GradBuffer,
+    _core.PinnedArray,
+    _core.Pool,
+    _core.Scope,
+    _core.Stream,
+)
+_PROCESS = os.getpid()
+
+
+def check_after_calls(frame, event, function):
+    """A profile function: after each method of ours every pool is walked."""
+    if event == "c_return" and isinstance(getattr(function, "__self__", None), _OURS):
+        check_pools()
+
+
+def check_pools():
+    if os.getpid() == _PROCESS:
+        for pool in _core.pools():
+            pool.check()
+
+
+@pytest.fixture(autouse=True)
+def checked():
+    """With GPUMEM_TEST_CHECK=1 no test leaves a pool wrong, not even for a moment."""
+    if os.environ.get("GPUMEM_TEST_CHECK") != "1":
+        yield
+        return
+    threading.setprofile(check_after_calls)
+    sys.setprofile(check_after_calls)
+    yield
+    sys.setprofile(None)
+    threading.setprofile(None)
+    check_pools()
 
 
 @pytest.hookimpl(wrapper=True)
