@@ -221,16 +221,32 @@ split_allows(const gm_arena *arena, const gm_block *block, size_t size)
     return size > arena->max_split && block->size - size <= GM_UNSPLIT_SLACK;
 }
 
+/* The best block whose usable start holds `size` bytes at `alignment`, or one that has
+ * room for any alignment, or, exhaustively, any that fits. */
+static gm_block *
+find_mapped(const gm_arena *arena, size_t size, size_t alignment, bool exhaustive)
+{
+    const gm_free_index *index = &arena->mapped;
+    gm_block *block = gm_free_index_find(index, size, exhaustive);
+    if (block == NULL || alignment <= GM_HEAP_GRANULE ||
+        front_of(block, alignment) + size <= block->mapped_prefix) {
+        return block;
+    }
+    block = gm_free_index_find(index, size + alignment - GM_HEAP_GRANULE, exhaustive);
+    if (block != NULL || !exhaustive) {
+        return block;
+    }
+    do {
+        block = gm_free_index_next(index, size, block);
+    } while (block != NULL && front_of(block, alignment) + size > block->mapped_prefix);
+    return block;
+}
+
 static bool
 find_cached(const gm_arena *arena, size_t size, size_t alignment, bool exhaustive,
             gm_placement *out)
 {
-    gm_block *block = gm_free_index_find(&arena->mapped, size, exhaustive);
-    if (alignment > GM_HEAP_GRANULE && block != NULL &&
-        front_of(block, alignment) + size > block->mapped_prefix) {
-        size_t roomy = size + alignment - GM_HEAP_GRANULE;
-        block = gm_free_index_find(&arena->mapped, roomy, exhaustive);
-    }
+    gm_block *block = find_mapped(arena, size, alignment, exhaustive);
     if (block == NULL || !split_allows(arena, block, size)) {
         return false;
     }

@@ -87,13 +87,23 @@ check_lane(gm_lane *lane, void *argument)
     return walk->broken == NULL;
 }
 
-/* The page pool's own sums; `walk` is NULL when other threads changed the pool. */
+/* How often pages came or went; UINT64_MAX while one is on its way. */
+static uint64_t
+change_count_locked(const gm_page_pool *pages)
+{
+    return pages->in_flight == 0 && pages->leaving == 0 ? pages->changes : UINT64_MAX;
+}
+
+/* The page pool's own sums, and those of the walk unless pages came or went since
+ * `before`. */
 static const char *
-check_page_pool(gm_pool *pool, const check_walk *walk)
+check_page_pool(gm_pool *pool, const check_walk *walk, uint64_t before)
 {
     gm_page_pool *pages = &pool->page_pool;
     const char *broken = NULL;
     gm_mutex_lock(&pages->lock);
+    bool quiet = before != UINT64_MAX && change_count_locked(pages) == before &&
+                 pages->quarantined == 0;
     size_t in_flight_pages =
         pool->page_size == 0 ? 0 : pages->in_flight / pool->page_size;
     size_t created =
@@ -104,27 +114,14 @@ check_page_pool(gm_pool *pool, const check_walk *walk)
     else if (pages->count > pages->created || pages->created > pages->capacity) {
         broken = "the stack of free pages is larger than the pages that exist";
     }
-    else if (walk != NULL && pages->quarantined == 0 &&
-             created != walk->mapped_bytes + pages->count * pool->page_size) {
+    else if (quiet && created != walk->mapped_bytes + pages->count * pool->page_size) {
         broken = "pages are neither mapped nor free";
     }
-    else if (walk != NULL && pages->quarantined == 0 &&
-             pages->whole_bytes != walk->whole_bytes) {
+    else if (quiet && pages->whole_bytes != walk->whole_bytes) {
         broken = "segments are reserved that no arena holds";
     }
     gm_mutex_unlock(&pages->lock);
     return broken;
-}
-
-/* Equal before and after a walk: no page came or went meanwhile. */
-static uint64_t
-change_count(gm_pool *pool)
-{
-    gm_page_pool *pages = &pool->page_pool;
-    gm_mutex_lock(&pages->lock);
-    uint64_t count = pages->in_flight == 0 ? pages->changes : UINT64_MAX;
-    gm_mutex_unlock(&pages->lock);
-    return count;
 }
 
 gm_status
@@ -134,11 +131,12 @@ gm_pool_check(gm_pool *pool, char *text, size_t text_size)
     if (pool->generation != gm_process_generation()) {
         return GM_FORKED;
     }
-    uint64_t before = change_count(pool);
+    gm_mutex_lock(&pool->page_pool.lock);
+    uint64_t before = change_count_locked(&pool->page_pool);
+    gm_mutex_unlock(&pool->page_pool.lock);
     gm_lanes_visit(pool, check_lane, &walk);
-    bool quiet = before != UINT64_MAX && change_count(pool) == before;
     if (walk.broken == NULL) {
-        walk.broken = check_page_pool(pool, quiet ? &walk : NULL);
+        walk.broken = check_page_pool(pool, &walk, before);
     }
     if (walk.broken == NULL) {
         return GM_OK;

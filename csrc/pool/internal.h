@@ -156,6 +156,8 @@ typedef struct gm_page_pool {
     gm_stat reserved GM_GUARDED_BY(lock); /* bytes */
     size_t in_flight GM_GUARDED_BY(lock); /* bytes being asked of the device now; counts
                                              for the limit, not yet as reserved */
+    size_t leaving GM_GUARDED_BY(lock);   /* pages being destroyed now: off the stack,
+                                             still reserved */
     size_t whole_bytes GM_GUARDED_BY(lock); /* reserved for segments */
     uint64_t changes GM_GUARDED_BY(lock);   /* pages that came or went, ever */
     size_t quarantined GM_GUARDED_BY(lock);

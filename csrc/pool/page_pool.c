@@ -190,6 +190,7 @@ take_surplus(gm_pool *pool, size_t target)
     gm_mutex_lock(&pages->lock);
     if (pages->count != 0 && pages->reserved.current > target) {
         page = pages->pages[--pages->count];
+        pages->leaving++;
         pages->changes++;
     }
     gm_mutex_unlock(&pages->lock);
@@ -205,6 +206,7 @@ gm_page_pool_shrink(gm_pool *pool, size_t target, gm_status *status)
     while ((page = take_surplus(pool, target)) != 0) {
         gm_status result = pool->device->ops->page_destroy(pool->device, page);
         gm_mutex_lock(&pages->lock);
+        pages->leaving--;
         if (result == GM_OK) {
             pages->created--;
             pages->device_frees++;
