@@ -1,8 +1,8 @@
 """History and callbacks."""
 
 import gc
-import sys
 import weakref
+from types import FrameType
 
 import pytest
 
@@ -58,7 +58,7 @@ def test_history_keeps_no_frames_and_no_buffers(pool):
     finally:
         gc.enable()
     code = allocate.__code__
-    frames = [o for o in gc.get_objects() if isinstance(o, type(sys._getframe()))]
+    frames = [o for o in gc.get_objects() if type(o) is FrameType]
     assert not [frame for frame in frames if frame.f_code is code]
 
 
