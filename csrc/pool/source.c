@@ -195,15 +195,17 @@ gm_source_unmap_locked(gm_lane *lane, gm_arena *arena, gm_block *block,
 
 /* ---- chunks --------------------------------------------------------------------- */
 
-/* Reserves at least `least` bytes of addresses, more if there is room. */
+/* Reserves at least `least` bytes of addresses, more if there is room: as many as
+ * memory may be had, so that a limited pool places like one on a smaller device. */
 static gm_status
 reserve_addresses(gm_pool *pool, const gm_arena *arena, size_t least, size_t *size,
                   gm_devptr *base)
 {
     gm_device *device = pool->device;
-    size_t total = device->info.total;
+    size_t limit = gm_pool_limit(pool);
+    size_t most = limit < device->info.total ? limit : device->info.total;
     size_t wanted = arena->small ? SMALL_CHUNK : LARGE_CHUNK_CAP;
-    wanted = wanted < total ? wanted : total;
+    wanted = wanted < most ? wanted : most;
     size_t unit =
         arena->page_size > GM_RANGE_ALIGNMENT ? arena->page_size : GM_RANGE_ALIGNMENT;
     least = gm_align_up_unchecked(least, unit);
