@@ -172,9 +172,11 @@ def test_the_licence_is_the_one_that_the_package_names():
 # ---- the tree ------------------------------------------------------------------------
 
 
-def test_scripts_are_executable():
+def test_scripts_are_executable_and_parse():
     for path in (ROOT / ".ci").iterdir():
         assert path.stat().st_mode & 0o111, path.name
+        if "bash" in path.read_text().splitlines()[0]:
+            subprocess.run(["bash", "-n", str(path)], check=True)
 
 
 def test_tools_that_judge_the_form_are_pinned():
