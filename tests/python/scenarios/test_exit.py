@@ -51,7 +51,7 @@ def test_exit_01_buffers_may_outlive_the_library(holder, other):
 
 DAEMONS = """
 import threading, gpumem
-gpumem.device("host:0", capacity="64 MiB")
+gpumem.device("host:0", capacity="256 MiB")
 
 def work(size):
     while True:
