@@ -77,6 +77,7 @@ def as_found(request, monkeypatch):
     gc.collect()
     gpumem.reset()
     gc.collect()
+    assert gc.get_freeze_count(), "a test thawed what was set aside at the start"
     if getattr(request.node, "gpumem_passed", False):
         left = _core.count_live()
         assert not {kind: n for kind, n in left.items() if n > before.get(kind, 0)}

@@ -169,3 +169,18 @@ def c_pool(c_functions, device):
         _core.set_c_pool(2, made)
         yield made
         _core.set_c_pool(2, None)
+
+
+@pytest.fixture
+def old_objects_aside():
+    """Collections in the test look at its own objects alone, and cost little.
+
+    Afterwards what is left is set aside again, as when the session began: to thaw it
+    for good would make every later test search the whole heap.
+    """
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()

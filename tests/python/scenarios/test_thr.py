@@ -127,13 +127,10 @@ def cycles(pool, steps):
 
 
 @pytest.fixture
-def threshold():
+def threshold(old_objects_aside):
     """The collector as it was found."""
     was = gc.isenabled(), gc.get_threshold()
-    gc.collect()
-    gc.freeze()
     yield
-    gc.unfreeze()
     gc.set_threshold(*was[1])
     (gc.enable if was[0] else gc.disable)()
 
