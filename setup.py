@@ -115,6 +115,7 @@ class BuildCore(build_ext):
         flags = [
             "-std=c11",
             "-D_GNU_SOURCE",
+            "-ffp-contract=off",  # csrc/kernels/element.h says why
             "-fPIC",
             "-fvisibility=hidden",
             "-pthread",

@@ -8,13 +8,22 @@
  * Everything is written without branches on data, for loops that the compiler turns
  * into vector code.
  *
+ * No product and sum may be fused into one operation that rounds once, or instruction
+ * sets would give different bits: builds say -ffp-contract=off, and compilers that have
+ * the pragma are told here, too.
+ *
  * Thread-safety: pure functions.
  */
 #ifndef GM_KERNELS_ELEMENT_H
 #define GM_KERNELS_ELEMENT_H
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
+
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#endif
 
 static inline uint32_t
 gm_bits_of_f32(float value)
@@ -80,6 +89,29 @@ gm_f32_to_bf16(float value)
     uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     uint32_t not_a_number = (bits >> 16) | 0x0040u;
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? not_a_number : rounded);
+}
+
+/* ---- division ------------------------------------------------------------------------ */
+
+/* value / divisor in fp64, rounded to odd: a quotient that is not exact gets its last
+ * bit set, on the side of zero where the exact one lies. Rounded once more, to fp32 or
+ * less, that is the exact quotient rounded once, where a quotient rounded to nearest may
+ * have become a tie that it was not. Pre: divisor > 0. */
+static inline double
+gm_divide_to_odd(double value, double divisor)
+{
+    double quotient = value / divisor;
+    double rest = fma(-quotient, divisor, value);
+    uint64_t bits;
+    memcpy(&bits, &quotient, sizeof(bits));
+    uint64_t odd = bits & 1;
+    uint64_t away =
+        (uint64_t)((rest > 0.0 && value > 0.0) | (rest < 0.0 && value < 0.0));
+    uint64_t back =
+        (uint64_t)((rest < 0.0 && value > 0.0) | (rest > 0.0 && value < 0.0));
+    bits = odd != 0 ? bits : bits + away - back;
+    memcpy(&quotient, &bits, sizeof(quotient));
+    return quotient;
 }
 
 #endif

@@ -22,7 +22,8 @@ const gm_host_kernels *
 gm_host_kernels_avx2(void)
 {
     static const gm_host_kernels kernels = {
-        "avx2", loops_accumulate, loops_scale, loops_max_abs, loops_power_sum,
+        "avx2",       loops_accumulate, loops_scale,
+        loops_divide, loops_max_abs,    loops_power_sum,
     };
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx2") && cpu_has_f16c() ? &kernels : NULL;

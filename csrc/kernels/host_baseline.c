@@ -9,7 +9,8 @@ const gm_host_kernels *
 gm_host_kernels_baseline(void)
 {
     static const gm_host_kernels kernels = {
-        "baseline", loops_accumulate, loops_scale, loops_max_abs, loops_power_sum,
+        "baseline",   loops_accumulate, loops_scale,
+        loops_divide, loops_max_abs,    loops_power_sum,
     };
     return &kernels;
 }

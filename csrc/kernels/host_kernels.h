@@ -22,6 +22,7 @@ typedef struct gm_host_kernels {
                        gm_dtype source_type, const void *source, size_t n,
                        double scale);
     void (*scale)(gm_dtype type, void *values, size_t n, double scale);
+    void (*divide)(gm_dtype type, void *values, size_t n, double divisor);
     /* The largest magnitude; infinite or NaN if any value is. 0 for n == 0. */
     double (*max_abs)(gm_dtype type, const void *values, size_t n);
     /* The sum of (|value| / divisor) ** power, pairwise. */

@@ -3,7 +3,7 @@
  *
  * The includer defines GM_LOOPS_TARGET, the attribute of every function here (it may
  * be empty), and GM_LOOPS_F16C, 1 where the F16C instructions may be used. It gets
- * loops_accumulate, loops_scale, loops_max_abs and loops_power_sum.
+ * loops_accumulate, loops_scale, loops_divide, loops_max_abs and loops_power_sum.
  *
  * Note [Blocks]
  * Work goes by blocks of LOOPS_BLOCK elements that are widened to fp64 in a small
@@ -208,6 +208,43 @@ loops_scale(gm_dtype type, void *values, size_t n, double scale)
         loops_load_f64(type, loops_whole_block(target, left, itemsize, room), block);
         for (size_t i = 0; i < LOOPS_BLOCK; i++) {
             block[i] *= scale;
+        }
+        loops_store_f64(type, block, room);
+        memcpy(target, room, count * itemsize);
+        target += count * itemsize;
+        left -= count;
+    }
+}
+
+/* See gm_divide_to_odd. */
+GM_LOOPS_TARGET static inline void
+loops_divide_to_odd(double *restrict block, double divisor)
+{
+    for (size_t i = 0; i < LOOPS_BLOCK; i++) {
+        block[i] = gm_divide_to_odd(block[i], divisor);
+    }
+}
+
+/* Rounded to fp64 and then to fp32, a quotient of two fp32 numbers is the exact one
+ * rounded once: it is never so near to the middle of two others that fp64 takes it for
+ * the middle. Other divisors need more care. */
+GM_LOOPS_TARGET static void
+loops_divide(gm_dtype type, void *values, size_t n, double divisor)
+{
+    size_t itemsize = gm_dtype_size(type);
+    bool once = type == GM_F64 || (double)(float)divisor == divisor;
+    char *target = values;
+    double room[LOOPS_BLOCK], block[LOOPS_BLOCK];
+    for (size_t left = n; left > 0;) {
+        size_t count = left < LOOPS_BLOCK ? left : LOOPS_BLOCK;
+        loops_load_f64(type, loops_whole_block(target, left, itemsize, room), block);
+        if (once) {
+            for (size_t i = 0; i < LOOPS_BLOCK; i++) {
+                block[i] /= divisor;
+            }
+        }
+        else {
+            loops_divide_to_odd(block, divisor);
         }
         loops_store_f64(type, block, room);
         memcpy(target, room, count * itemsize);

@@ -71,6 +71,15 @@ run_scale(const void *block)
                                     (size_t)arguments->n, arguments->scale);
 }
 
+static void
+run_divide(const void *block)
+{
+    const kernel_arguments *arguments = block;
+    gm_host_kernels_chosen()->divide((gm_dtype)arguments->target_type,
+                                     gm_device_host_pointer(arguments->target),
+                                     (size_t)arguments->n, arguments->scale);
+}
+
 static double
 highest_magnitude(const kernel_arguments *arguments)
 {
@@ -152,6 +161,20 @@ gm_kernel_scale(gm_device *device, gm_stream stream, gm_dtype type, gm_devptr va
         .target = values,
         .n = n,
         .scale = scale,
+        .target_type = (int32_t)type,
+    };
+    return launch(device, stream, &kernel, &arguments);
+}
+
+gm_status
+gm_kernel_divide(gm_device *device, gm_stream stream, gm_dtype type, gm_devptr values,
+                 size_t n, double divisor)
+{
+    static const gm_kernel kernel = {"gm_divide", run_divide};
+    kernel_arguments arguments = {
+        .target = values,
+        .n = n,
+        .scale = divisor,
         .target_type = (int32_t)type,
     };
     return launch(device, stream, &kernel, &arguments);

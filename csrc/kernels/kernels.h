@@ -1,4 +1,4 @@
-/* kernels.h - elementwise work on device memory: accumulate, convert, scale, norm.
+/* kernels.h - elementwise work on device memory: accumulate, scale, divide, norm.
  *
  * Each function queues one kernel on a stream through gm_device.ops->launch, so that
  * the same call runs on the host device (loops of this folder) and, later, on CUDA.
@@ -42,6 +42,12 @@ gm_kernel_accumulate(gm_device *device, gm_stream stream, gm_dtype accumulator_t
 GM_NODISCARD gm_status
 gm_kernel_scale(gm_device *device, gm_stream stream, gm_dtype type, gm_devptr values,
                 size_t n, double scale);
+
+/* values[i] /= divisor: each quotient in fp32 and fp64 is the exact one rounded once;
+ * in a 16-bit type it is rounded to fp32 first. Pre: divisor > 0, finite. */
+GM_NODISCARD gm_status
+gm_kernel_divide(gm_device *device, gm_stream stream, gm_dtype type, gm_devptr values,
+                 size_t n, double divisor);
 
 /* *flag |= 1 if any value is infinite or not a number. flag: uint32 in device memory. */
 GM_NODISCARD gm_status

@@ -502,7 +502,7 @@ GradBuffer_finish(PyObject *op, PyObject *Py_UNUSED(ignored))
     bool divides = !self->finished && self->mode != GRAD_SUM && self->weight > 0.0 &&
                    self->weight != 1.0;
     if (result == 0 && divides) {
-        result = grad_scale(self, 1.0 / self->weight);
+        result = grad_divide(self, self->weight);
     }
     if (result == 0) {
         self->finished = true;

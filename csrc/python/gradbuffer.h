@@ -176,6 +176,10 @@ grad_accumulate(GradBufferObject *self, const grad_input *inputs, double scale);
 int
 grad_scale(GradBufferObject *self, double factor);
 
+/* Pre: divisor > 0. */
+int
+grad_divide(GradBufferObject *self, double divisor);
+
 /* One fill; also clears the room for the result. */
 int
 grad_fill_zero(GradBufferObject *self);

@@ -220,9 +220,9 @@ static PyMethodDef GradBuffer_methods[] = {
      "The divisor is the sum of the weights ('weighted') or the count ('mean'); 'sum'\n"
      "divides by nothing. A window that is not full is divided by what it has; one "
      "that\n"
-     "has nothing stays zero, with count 0. A second call changes nothing. The "
-     "division\n"
-     "is queued on the buffer's stream."},
+     "has nothing stays zero, with count 0. A second call changes nothing.\n\n"
+     "In float32 and float64 each quotient is the exact one rounded once. The\n"
+     "division is queued on the buffer's stream."},
     {"zero", GradBuffer_zero, METH_NOARGS,
      "zero($self, /)\n--\n\nStart a new window: one fill of the whole buffer."},
     {"norm", KEYWORDS(GradBuffer_norm), METH_VARARGS | METH_KEYWORDS,

@@ -164,6 +164,18 @@ grad_scale(GradBufferObject *self, double factor)
 }
 
 int
+grad_divide(GradBufferObject *self, double divisor)
+{
+    gm_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = gm_kernel_divide(grad_device(self), self->memory->stream,
+                              kernel_type(self->dtype), self->buffer->ptr,
+                              (size_t)self->buffer->size, divisor);
+    Py_END_ALLOW_THREADS
+    return status == GM_OK ? 0 : set_work_error(self, status, "divide gradients");
+}
+
+int
 grad_fill_zero(GradBufferObject *self)
 {
     static const unsigned char zero[DTYPE_MAX_SIZE];

@@ -220,6 +220,56 @@ scale_multiplies_and_stops_at_the_end(void)
 }
 
 static void
+divide_rounds_each_quotient_once(void)
+{
+    static const double divisors[] = {3.0, 49.0, 1e-30, (double)0.1f, 0x1p70};
+    for (int type = 0; type < GM_DTYPE_COUNT; type++) {
+        for (size_t k = 0; k < LENGTH_COUNT * 5; k++) {
+            double values[COUNT + 1], before[COUNT + 1], expected[1];
+            double divisor = divisors[k % 5];
+            size_t n = LENGTHS[k / 5];
+            fill_random((gm_dtype)type, values, n + 1, 5.0);
+            memcpy(before, values, sizeof(values));
+            gm_host_kernels_chosen()->divide((gm_dtype)type, values, n, divisor);
+            for (size_t i = 0; i < n; i++) {
+                write_element((gm_dtype)type, expected, 0,
+                              read_element((gm_dtype)type, before, i) / divisor);
+                CHECK(read_element((gm_dtype)type, values, i) ==
+                      read_element((gm_dtype)type, expected, 0));
+            }
+            CHECK(read_element((gm_dtype)type, values, n) ==
+                  read_element((gm_dtype)type, before, n));
+        }
+    }
+    double seven[2] = {5.0, 7.0};
+    gm_host_kernels_chosen()->divide(GM_F64, seven, 1, 49.0);
+    CHECK(seven[0] == 5.0 / 49.0 && seven[0] != 5.0 * (1.0 / 49.0));
+}
+
+/* Quotients that lie beside the middle of two fp32 numbers, nearer than fp64 can tell.
+ * The sign of the exact rest says on which side. */
+static void
+divide_sees_on_which_side_of_a_tie_it_is(void)
+{
+    size_t seen[2] = {0, 0};
+    for (int i = 0; i < 100000; i++) {
+        double middle = (double)((random_bits() & 0xffffffu) | 0x1000001u);
+        float value = (float)((random_bits() & 0xffffffu) | 1u);
+        double divisor = (double)value / middle;
+        double rest = fma(-middle, divisor, (double)value);
+        if (rest == 0.0) {
+            continue;
+        }
+        float expected = (float)(rest > 0.0 ? middle + 1.0 : middle - 1.0);
+        float signs[2] = {value, -value};
+        gm_host_kernels_chosen()->divide(GM_F32, signs, 2, divisor);
+        CHECK(signs[0] == expected && signs[1] == -expected);
+        seen[(float)((double)value / divisor) != expected]++;
+    }
+    CHECK(seen[0] > 1000 && seen[1] > 1000);
+}
+
+static void
 max_abs_sees_every_place_and_every_kind(void)
 {
     static const double kinds[] = {100.0, -100.0, (double)INFINITY, -(double)INFINITY};
@@ -279,6 +329,12 @@ compare_sets(const gm_host_kernels *left, const gm_host_kernels *right, gm_dtype
     left->scale(wide, values, n, 1e-6);
     right->scale(wide, copy, n, 1e-6);
     CHECK(memcmp(values, copy, bytes) == 0);
+    left->divide(wide, values, n, 49.0);
+    right->divide(wide, copy, n, 49.0);
+    CHECK(memcmp(values, copy, bytes) == 0);
+    left->divide(wide, values, n, 1e-7);
+    right->divide(wide, copy, n, 1e-7);
+    CHECK(memcmp(values, copy, bytes) == 0);
     CHECK(left->max_abs(wide, values, n) == right->max_abs(wide, values, n));
     CHECK(left->power_sum(wide, values, n, 3.0, 2.0) ==
           right->power_sum(wide, values, n, 3.0, 2.0));
@@ -318,7 +374,7 @@ kernels_run_as_work_of_a_device(void)
     CHECK_OK(gm_kernel_accumulate(device, 0, GM_F32, at, GM_F32,
                                   (gm_devptr)(uintptr_t)terms, 3, 2.0));
     CHECK(sums[0] == 21.0f && sums[1] == -38.0f && sums[2] == 63.0f);
-    CHECK_OK(gm_kernel_scale(device, 0, GM_F32, at, 3, 0.5));
+    CHECK_OK(gm_kernel_divide(device, 0, GM_F32, at, 3, 2.0));
     CHECK_OK(
         gm_kernel_max_abs(device, 0, GM_F32, at, 3, (gm_devptr)(uintptr_t)&maximum));
     CHECK(maximum == 31.5);
@@ -335,6 +391,8 @@ kernels_run_as_work_of_a_device(void)
     CHECK_OK(
         gm_kernel_check_finite(device, 0, GM_F32, at, 3, (gm_devptr)(uintptr_t)&flag));
     CHECK_EQ(flag, 1);
+    CHECK_OK(gm_kernel_scale(device, 0, GM_F32, at, 2, 2.0));
+    CHECK(sums[0] == 21.0f && sums[1] == -38.0f);
     CHECK_OK(gm_kernel_scale(device, 0, GM_F32, 0, 0, 2.0));
     gm_device_release(device);
 }
@@ -346,6 +404,9 @@ static const gm_test tests[] = {
     {"accumulate_rounds_each_sum_once", accumulate_rounds_each_sum_once},
     {"accumulate_onto_itself_doubles", accumulate_onto_itself_doubles},
     {"scale_multiplies_and_stops_at_the_end", scale_multiplies_and_stops_at_the_end},
+    {"divide_rounds_each_quotient_once", divide_rounds_each_quotient_once},
+    {"divide_sees_on_which_side_of_a_tie_it_is",
+     divide_sees_on_which_side_of_a_tie_it_is},
     {"max_abs_sees_every_place_and_every_kind",
      max_abs_sees_every_place_and_every_kind},
     {"power_sums_are_pairwise", power_sums_are_pairwise},
