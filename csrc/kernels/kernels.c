@@ -14,8 +14,9 @@
 /* What every kernel gets; each reads the fields that it needs. */
 typedef struct kernel_arguments {
     gm_devptr target;
-    gm_devptr source;
-    uint64_t n;
+    gm_devptr source; /* or an array of gm_kernel_part */
+    uint64_t n;       /* elements, or parts */
+    gm_kernel_mark mark;
     double scale; /* or divisor */
     double power;
     int32_t target_type;
@@ -23,6 +24,7 @@ typedef struct kernel_arguments {
 } kernel_arguments;
 
 _Static_assert(sizeof(kernel_arguments) <= 256, "the limit of launch");
+_Static_assert(sizeof(gm_kernel_part) == 32, "as kernels of other devices read it");
 
 size_t
 gm_dtype_size(gm_dtype type)
@@ -52,14 +54,29 @@ gm_host_kernels_chosen(void)
 
 /* ---- on the host --------------------------------------------------------------------------- */
 
+/* Whoever sees the mark sees all that the kernel wrote. */
+static void
+set_mark(const gm_kernel_mark *mark)
+{
+    if (mark->at != 0) {
+        uint64_t *at = gm_device_host_pointer(mark->at);
+        __atomic_store_n(at, mark->ticket, __ATOMIC_RELEASE);
+    }
+}
+
 static void
 run_accumulate(const void *block)
 {
     const kernel_arguments *arguments = block;
-    gm_host_kernels_chosen()->accumulate(
-        (gm_dtype)arguments->target_type, gm_device_host_pointer(arguments->target),
-        (gm_dtype)arguments->source_type, gm_device_host_pointer(arguments->source),
-        (size_t)arguments->n, arguments->scale);
+    const gm_kernel_part *parts = gm_device_host_pointer(arguments->source);
+    for (uint64_t i = 0; i < arguments->n; i++) {
+        gm_host_kernels_chosen()->accumulate(
+            (gm_dtype)arguments->target_type,
+            gm_device_host_pointer(parts[i].accumulator),
+            (gm_dtype)parts[i].source_type, gm_device_host_pointer(parts[i].source),
+            (size_t)parts[i].n, arguments->scale);
+    }
+    set_mark(&arguments->mark);
 }
 
 static void
@@ -98,15 +115,35 @@ run_check_finite(const void *block)
     }
 }
 
+/* A NaN stays. */
+static void
+raise_maximum(gm_devptr target, double value)
+{
+    double *maximum = gm_device_host_pointer(target);
+    if (value > *maximum || isnan(value)) {
+        *maximum = value;
+    }
+}
+
 static void
 run_max_abs(const void *block)
 {
     const kernel_arguments *arguments = block;
-    double *maximum = gm_device_host_pointer(arguments->target);
-    double value = highest_magnitude(arguments);
-    if (value > *maximum || isnan(value)) {
-        *maximum = value;
+    raise_maximum(arguments->target, highest_magnitude(arguments));
+}
+
+static void
+run_max_abs_parts(const void *block)
+{
+    const kernel_arguments *arguments = block;
+    const gm_kernel_part *parts = gm_device_host_pointer(arguments->source);
+    for (uint64_t i = 0; i < arguments->n; i++) {
+        double value = gm_host_kernels_chosen()->max_abs(
+            (gm_dtype)parts[i].source_type, gm_device_host_pointer(parts[i].source),
+            (size_t)parts[i].n);
+        raise_maximum(arguments->target, value);
     }
+    set_mark(&arguments->mark);
 }
 
 static void
@@ -137,17 +174,15 @@ launch(gm_device *device, gm_stream stream, const gm_kernel *kernel,
 
 gm_status
 gm_kernel_accumulate(gm_device *device, gm_stream stream, gm_dtype accumulator_type,
-                     gm_devptr accumulator, gm_dtype source_type, gm_devptr source,
-                     size_t n, double scale)
+                     gm_devptr parts, size_t count, double scale, gm_kernel_mark mark)
 {
     static const gm_kernel kernel = {"gm_accumulate", run_accumulate};
     kernel_arguments arguments = {
-        .target = accumulator,
-        .source = source,
-        .n = n,
+        .source = parts,
+        .n = count,
+        .mark = mark,
         .scale = scale,
         .target_type = (int32_t)accumulator_type,
-        .source_type = (int32_t)source_type,
     };
     return launch(device, stream, &kernel, &arguments);
 }
@@ -204,6 +239,20 @@ gm_kernel_max_abs(gm_device *device, gm_stream stream, gm_dtype type, gm_devptr 
         .source = values,
         .n = n,
         .source_type = (int32_t)type,
+    };
+    return launch(device, stream, &kernel, &arguments);
+}
+
+gm_status
+gm_kernel_max_abs_parts(gm_device *device, gm_stream stream, gm_devptr parts,
+                        size_t count, gm_devptr maximum, gm_kernel_mark mark)
+{
+    static const gm_kernel kernel = {"gm_max_abs_parts", run_max_abs_parts};
+    kernel_arguments arguments = {
+        .target = maximum,
+        .source = parts,
+        .n = count,
+        .mark = mark,
     };
     return launch(device, stream, &kernel, &arguments);
 }

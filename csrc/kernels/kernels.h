@@ -31,12 +31,29 @@ typedef enum gm_dtype {
 size_t
 gm_dtype_size(gm_dtype type);
 
-/* accumulator[i] += (float)source[i] * scale, i < n. Accumulator fp32 or fp64 (16-bit
- * ones too, on request of the caller: computed in fp32, rounded back). */
+/* One of the ranges that a kernel over many of them works on. The kernel reads an array
+ * of these from device memory, when it runs. */
+typedef struct gm_kernel_part {
+    gm_devptr accumulator; /* what is added to; not read by gm_kernel_max_abs_parts */
+    gm_devptr source;
+    uint64_t n;          /* elements; may be 0 */
+    int32_t source_type; /* gm_dtype */
+    uint32_t reserved;   /* 0 */
+} gm_kernel_part;
+
+/* What a kernel writes to say that it has run: `ticket` to the 8 bytes at `at` in device
+ * memory, after its last read and write. at == 0: nowhere. */
+typedef struct gm_kernel_mark {
+    gm_devptr at;
+    uint64_t ticket;
+} gm_kernel_mark;
+
+/* In each part, accumulator[i] += source[i] * scale, i < n. Accumulators are fp32 or
+ * fp64 (16-bit ones too, on request of the caller: computed in fp32, rounded back).
+ * One launch, so that all parts are added or, when it fails, none. */
 GM_NODISCARD gm_status
 gm_kernel_accumulate(gm_device *device, gm_stream stream, gm_dtype accumulator_type,
-                     gm_devptr accumulator, gm_dtype source_type, gm_devptr source,
-                     size_t n, double scale);
+                     gm_devptr parts, size_t count, double scale, gm_kernel_mark mark);
 
 /* values[i] *= scale. */
 GM_NODISCARD gm_status
@@ -58,6 +75,11 @@ gm_kernel_check_finite(gm_device *device, gm_stream stream, gm_dtype type,
 GM_NODISCARD gm_status
 gm_kernel_max_abs(gm_device *device, gm_stream stream, gm_dtype type, gm_devptr values,
                   size_t n, gm_devptr maximum);
+
+/* The same over the sources of all parts. */
+GM_NODISCARD gm_status
+gm_kernel_max_abs_parts(gm_device *device, gm_stream stream, gm_devptr parts,
+                        size_t count, gm_devptr maximum, gm_kernel_mark mark);
 
 /* *sum += sum of (|values[i]| / divisor) ** power; sum: fp64. Pre: divisor > 0. With
  * the maximum as divisor no value overflows. Pairwise summation. */

@@ -5,12 +5,19 @@
  *
  *     open --add()--> open --finish(): one division--> finished --zero()--> open
  *
- * Note [What add() promises]
- * Everything that can be wrong is found before an element changes: arguments, shapes,
- * dtypes, memory for copies, and one pass over all values that finds those that are not
- * finite or would make a sum overflow; such a micro-step is rejected whole. Only a
- * device that fails between two parameters leaves a part behind; the window is then
- * broken, and every call but zero() says so.
+ * Note [All or nothing]
+ * A call that raises has changed nothing. Everything that can be wrong is found before
+ * an element changes: arguments, shapes, dtypes, memory for copies, and one pass over
+ * all values that finds those that are not finite or would make a sum overflow; such a
+ * micro-step is rejected whole. The change itself is one device call, whatever the
+ * number of parameters: one launch in add(), finish() and clip(), one fill in zero().
+ * The device takes that call or refuses it (a failed call has changed nothing), and
+ * after it no step can fail; the counts follow then.
+ *
+ * A device that runs its work later may take a launch and fail while it runs. No host
+ * can see that in time, and CUDA ends its context then: the device is lost, each later
+ * call raises, and what the buffer held is lost with it. The host device's loops cannot
+ * fail.
  *
  * Note [The bound]
  * `bound` is the sum of weight * max |gradient| over the window, so no element is
@@ -91,12 +98,18 @@ take_memory(core_state *state, GradBufferObject *self, const grad_shape *shapes,
     if (plan_layout(self->dtype, shapes, length, &total) < 0) {
         return -1;
     }
+    Py_ssize_t parts = length * (Py_ssize_t)sizeof(gm_kernel_part);
+    self->exchange = PyMem_Calloc(1, sizeof(grad_exchange) + (size_t)parts);
+    if (self->exchange == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
     PyObject *name = PyUnicode_FromString("GradBuffer");
     if (name == NULL) {
         return -1;
     }
-    Py_ssize_t with_result = total + GRAD_ALIGNMENT / self->dtype->itemsize;
-    self->memory = buffer_create(state, pool, self->dtype, 1, &with_result, stream,
+    Py_ssize_t whole = total + (GRAD_ALIGNMENT + parts) / self->dtype->itemsize;
+    self->memory = buffer_create(state, pool, self->dtype, 1, &whole, stream,
                                  (size_t)GRAD_ALIGNMENT, 0, name);
     Py_DECREF(name);
     if (self->memory == NULL) {
@@ -106,7 +119,7 @@ take_memory(core_state *state, GradBufferObject *self, const grad_shape *shapes,
         buffer_create_view(state, self->memory, self->dtype, 1, &total, NULL, 0);
     self->views =
         self->buffer != NULL ? make_views(state, self->buffer, shapes, length) : NULL;
-    return self->views != NULL ? grad_fill_zero(self) : -1;
+    return self->views != NULL ? grad_fill_zero(self, self->memory) : -1;
 }
 
 GradBufferObject *
@@ -281,6 +294,9 @@ GradBuffer_tp_dealloc(PyObject *op)
     Py_XDECREF((PyObject *)self->buffer);
     Py_XDECREF((PyObject *)self->memory);
     Py_XDECREF(self->names);
+    if (!self->unsettled) {
+        PyMem_Free(self->exchange);
+    }
     PyErr_Restore(kind, value, trace);
     type->tp_free(op);
     Py_DECREF(type);
@@ -312,26 +328,10 @@ grad_end(GradBufferObject *self)
 
 /* ---- add ------------------------------------------------------------------------------------ */
 
-static int
-check_whole(const GradBufferObject *self)
-{
-    if (self->broken) {
-        PyErr_SetString(
-            PyExc_RuntimeError,
-            "a device call failed while gradients were added, and a part of "
-            "them is in the buffer; zero() starts a new window");
-        return -1;
-    }
-    return 0;
-}
-
 /* RuntimeError unless this window takes another micro-step. */
 static int
 check_open(const GradBufferObject *self)
 {
-    if (check_whole(self) < 0) {
-        return -1;
-    }
     if (self->finished) {
         PyErr_SetString(PyExc_RuntimeError,
                         "this window is finished; zero() starts a new one");
@@ -425,7 +425,8 @@ add_inputs(GradBufferObject *self, const grad_input *inputs, double weight,
            grad_style style)
 {
     double largest, bound;
-    if (grad_measure_inputs(self, inputs, &largest) < 0) {
+    grad_batch batch = grad_list_parts(self, inputs);
+    if (grad_measure_batch(self, batch, &largest) < 0) {
         return -1;
     }
     int fits = check_range(self, largest, weight, &bound);
@@ -436,7 +437,7 @@ add_inputs(GradBufferObject *self, const grad_input *inputs, double weight,
         self->rejected++;
         return 0;
     }
-    if (grad_accumulate(self, inputs, weight) < 0) {
+    if (grad_accumulate(self, batch, weight) < 0) {
         return -1;
     }
     self->bound = bound;
@@ -498,10 +499,10 @@ GradBuffer_finish(PyObject *op, PyObject *Py_UNUSED(ignored))
     if (grad_begin(self) < 0) {
         return NULL;
     }
-    int result = check_whole(self);
+    int result = 0;
     bool divides = !self->finished && self->mode != GRAD_SUM && self->weight > 0.0 &&
                    self->weight != 1.0;
-    if (result == 0 && divides) {
+    if (divides) {
         result = grad_divide(self, self->weight);
     }
     if (result == 0) {
@@ -518,14 +519,13 @@ GradBuffer_zero(PyObject *op, PyObject *Py_UNUSED(ignored))
     if (grad_begin(self) < 0) {
         return NULL;
     }
-    int result = grad_fill_zero(self);
+    int result = grad_fill_zero(self, self->buffer);
     if (result == 0) {
         self->count = 0;
         self->weight = 0.0;
         self->bound = 0.0;
         self->style = GRAD_STYLE_OPEN;
         self->finished = false;
-        self->broken = false;
     }
     grad_end(self);
     if (result < 0) {
@@ -550,7 +550,7 @@ GradBuffer_norm(PyObject *op, PyObject *args, PyObject *kwargs)
     if (grad_begin(self) < 0) {
         return NULL;
     }
-    int result = check_whole(self) < 0 ? -1 : grad_norm(self, ord, &norm);
+    int result = grad_norm(self, ord, &norm);
     grad_end(self);
     return result < 0 ? NULL : PyFloat_FromDouble(norm);
 }
@@ -571,12 +571,14 @@ GradBuffer_clip(PyObject *op, PyObject *args, PyObject *kwargs)
     if (grad_begin(self) < 0) {
         return NULL;
     }
-    int result = check_whole(self) < 0 ? -1 : grad_norm(self, 2.0, &norm);
-    if (result == 0 && isfinite(norm) && norm > max_norm) {
-        result = grad_scale(self, max_norm / norm);
+    PyObject *result =
+        grad_norm(self, 2.0, &norm) == 0 ? PyFloat_FromDouble(norm) : NULL;
+    if (result != NULL && isfinite(norm) && norm > max_norm &&
+        grad_scale(self, max_norm / norm) < 0) {
+        Py_CLEAR(result);
     }
     grad_end(self);
-    return result < 0 ? NULL : PyFloat_FromDouble(norm);
+    return result;
 }
 
 PyObject *

@@ -34,10 +34,22 @@ typedef enum grad_style {
     GRAD_STYLE_WEIGHTED = 2,
 } grad_style;
 
+/* Host memory that the device copies parts from and its results to. */
+typedef struct grad_exchange {
+    double result;
+    gm_kernel_part parts[]; /* one for each parameter */
+} grad_exchange;
+
+/* The gradients of one micro-step as kernels see them: the first parts of `exchange`. */
+typedef struct grad_batch {
+    size_t count;
+    bool foreign; /* some lie in host memory of the caller */
+} grad_batch;
+
 typedef struct GradBufferObject {
     PyObject_HEAD
-    BufferObject *memory; /* strong; a root: the elements, then GRAD_ALIGNMENT bytes of
-                              room for one result */
+    BufferObject *memory; /* strong; a root: the elements, GRAD_ALIGNMENT bytes for a
+                              result and a mark, a gm_kernel_part for each parameter */
     BufferObject *buffer; /* strong; a view of the elements, padding included */
     PyObject *views;      /* tuple of Buffer, one for each parameter */
     PyObject *names;      /* tuple of str */
@@ -50,9 +62,12 @@ typedef struct GradBufferObject {
     double bound;  /* no element is larger than this */
     grad_style style;
     bool finished;
-    bool broken;         /* a device call failed between two parameters */
     Py_ssize_t rejected; /* since creation */
     bool busy;           /* a call is under way */
+    /* See Note [Waiting that fails]. */
+    grad_exchange *exchange; /* owned */
+    uint64_t ticket;         /* of the last kernel that was to set the mark */
+    bool unsettled;          /* the last wait failed: the device may use `exchange` */
     PyObject *weakrefs;
 } GradBufferObject;
 
@@ -159,9 +174,14 @@ grad_inputs_close(GradBufferObject *self, grad_input *inputs);
 
 /* ---- gradbuffer_work.c ---------------------------------------------------------------------- */
 
-/* The largest magnitude of all inputs; infinite or NaN if any value is. */
+/* Lists the open inputs that have elements. */
+grad_batch
+grad_list_parts(GradBufferObject *self, const grad_input *inputs);
+
+/* The largest magnitude of all gradients; infinite or NaN if any value is. Copies the
+ * list to the device, where grad_accumulate finds it. */
 int
-grad_measure_inputs(GradBufferObject *self, const grad_input *inputs, double *out);
+grad_measure_batch(GradBufferObject *self, grad_batch batch, double *out);
 int
 grad_measure_buffer(GradBufferObject *self, double *out);
 
@@ -169,9 +189,9 @@ grad_measure_buffer(GradBufferObject *self, double *out);
 double
 grad_limit(const GradBufferObject *self);
 
-/* buffer += scale * inputs; sets `broken` when only a part was added. */
+/* buffer += scale * gradients, all or nothing. Pre: grad_measure_batch. */
 int
-grad_accumulate(GradBufferObject *self, const grad_input *inputs, double scale);
+grad_accumulate(GradBufferObject *self, grad_batch batch, double scale);
 
 int
 grad_scale(GradBufferObject *self, double factor);
@@ -180,9 +200,9 @@ grad_scale(GradBufferObject *self, double factor);
 int
 grad_divide(GradBufferObject *self, double divisor);
 
-/* One fill; also clears the room for the result. */
+/* One fill of `range`: the buffer, or all of the memory. */
 int
-grad_fill_zero(GradBufferObject *self);
+grad_fill_zero(GradBufferObject *self, const BufferObject *range);
 
 /* (sum |x| ** ord) ** (1 / ord), the maximum for an infinite ord. Pre: ord > 0. */
 int

@@ -58,18 +58,9 @@ GradBuffer_state(PyObject *op, PyObject *Py_UNUSED(ignored))
     if (grad_begin(self) < 0) {
         return NULL;
     }
-    PyObject *state = NULL;
-    if (self->broken) {
-        PyErr_SetString(
-            PyExc_RuntimeError,
-            "a device call failed while gradients were added, and a part of "
-            "them is in the buffer; zero() starts a new window");
-    }
-    else {
-        PyObject *values = buffer_tobytes((PyObject *)self->buffer, NULL);
-        state = values != NULL ? build_state(self, values) : NULL;
-        Py_XDECREF(values);
-    }
+    PyObject *values = buffer_tobytes((PyObject *)self->buffer, NULL);
+    PyObject *state = values != NULL ? build_state(self, values) : NULL;
+    Py_XDECREF(values);
     grad_end(self);
     return state;
 }

@@ -83,10 +83,7 @@ GradBuffer_tp_repr(PyObject *op)
             "<gpumem.GradBuffer of %zd parameters, %U %s, %s, "
             "%zd%U added%s>",
             grad_length(self), bytes, self->dtype->name, grad_mode_name(self->mode),
-            self->count, window,
-            self->broken     ? ", broken"
-            : self->finished ? ", finished"
-                             : "");
+            self->count, window, self->finished ? ", finished" : "");
     }
     Py_XDECREF(bytes);
     Py_XDECREF(window);
@@ -211,9 +208,13 @@ static PyMethodDef GradBuffer_methods[] = {
      "Raises\n------\n"
      "ValueError\n"
      "    For a wrong shape, number of gradients or weight, and for a window in which\n"
-     "    some micro-steps have a weight and some have none. Nothing was added.\n"
+     "    some micro-steps have a weight and some have none.\n"
      "RuntimeError\n"
-     "    When the window is full or finished."},
+     "    When the window is full or finished.\n"
+     "GpumemError\n"
+     "    When the device fails, or has no memory for a copy.\n\n"
+     "Notes\n-----\n"
+     "After an exception nothing was added, and the call may be made again."},
     {"finish", GradBuffer_finish, METH_NOARGS,
      "finish($self, /)\n--\n\n"
      "Divide once by what was added, and return the views.\n\n"

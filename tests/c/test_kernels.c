@@ -367,12 +367,21 @@ kernels_run_as_work_of_a_device(void)
     const gm_host_options options = {.capacity = (size_t)64 << 20};
     gm_device *device;
     CHECK_OK(gm_host_create(&options, &device));
-    float sums[3] = {1.0f, 2.0f, 3.0f}, terms[3] = {10.0f, -20.0f, 30.0f};
+    float sums[3] = {1.0f, 2.0f, 3.0f}, terms[1] = {10.0f};
+    double wide_terms[2] = {-20.0, 30.0};
+    uint64_t mark = 0;
     double maximum = 0.0, sum = 0.5;
     uint32_t flag = 0;
     gm_devptr at = (gm_devptr)(uintptr_t)sums;
-    CHECK_OK(gm_kernel_accumulate(device, 0, GM_F32, at, GM_F32,
-                                  (gm_devptr)(uintptr_t)terms, 3, 2.0));
+    const gm_kernel_part parts[3] = {
+        {at, (gm_devptr)(uintptr_t)terms, 1, GM_F32, 0},
+        {0, 0, 0, GM_F64, 0},
+        {at + 4, (gm_devptr)(uintptr_t)wide_terms, 2, GM_F64, 0},
+    };
+    gm_devptr list = (gm_devptr)(uintptr_t)parts;
+    const gm_kernel_mark at_mark = {(gm_devptr)(uintptr_t)&mark, 7}, no_mark = {0, 0};
+    CHECK_OK(gm_kernel_accumulate(device, 0, GM_F32, list, 3, 2.0, at_mark));
+    CHECK_EQ(mark, 7);
     CHECK(sums[0] == 21.0f && sums[1] == -38.0f && sums[2] == 63.0f);
     CHECK_OK(gm_kernel_divide(device, 0, GM_F32, at, 3, 2.0));
     CHECK_OK(
@@ -381,6 +390,11 @@ kernels_run_as_work_of_a_device(void)
     CHECK_OK(
         gm_kernel_max_abs(device, 0, GM_F32, at, 1, (gm_devptr)(uintptr_t)&maximum));
     CHECK(maximum == 31.5);
+    maximum = 1.0;
+    CHECK_OK(gm_kernel_max_abs_parts(device, 0, list, 3, (gm_devptr)(uintptr_t)&maximum,
+                                     no_mark));
+    CHECK(maximum == 30.0);
+    CHECK_EQ(mark, 7);
     CHECK_OK(gm_kernel_power_sum(device, 0, GM_F32, at, 3, 10.5, 1.0,
                                  (gm_devptr)(uintptr_t)&sum));
     CHECK(fabs(sum - (0.5 + 61.0 / 10.5)) < 1e-12);
