@@ -32,7 +32,7 @@ typedef enum gm_lock_rank {
     GM_RANK_ADDRESS_MAP,  /* growing the process-wide address map */
     GM_RANK_TRACE,        /* a pool's history ring */
     GM_RANK_DEVICE,       /* inside a backend */
-    GM_RANK_SHARED,       /* a backend's capacity shared between processes */
+    GM_RANK_SHARED,       /* what backends share: capacity, the sims' address space */
 } gm_lock_rank;
 
 #if defined(__clang__)

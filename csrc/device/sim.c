@@ -9,6 +9,7 @@
 
 #include "base/bits.h"
 #include "device/sim_internal.h"
+#include "device/sim_space.h"
 
 #define DEFAULT_PAGE_SIZE ((size_t)2 << 20)
 #define UNLIMITED (SIZE_MAX / 4)
@@ -115,6 +116,7 @@ sim_close(gm_device *self) GM_NO_THREAD_ANALYSIS
     gm_intervals_destroy(&sim->segments);
     gm_intervals_destroy(&sim->holes);
     gm_pinned_destroy(&sim->pinned);
+    gm_sim_space_release(sim);
     free(sim);
 }
 
@@ -187,7 +189,6 @@ gm_sim_create(const gm_sim_options *options, gm_device **out)
     gm_handles_init(&sim->events, sizeof(sim_event));
     gm_handles_init(&sim->streams, sizeof(sim_stream));
     gm_list_init(&sim->thread_streams);
-    gm_sim_memory_init(sim);
     atomic_init(&sim->lag, options->lag);
     *out = &sim->head;
     return GM_OK;

@@ -5,8 +5,9 @@
  * by the replay for each event of the trace) have passed since it was recorded, so
  * that a GPU running behind the program is part of a measurement.
  *
- * Handles are those of the host device (host.h). Its addresses lie in one space of 47
- * bits; those given back are used again, lowest first.
+ * Handles are those of the host device (host.h). Its addresses lie below 2^47, and no
+ * other open sim device of the process has them (sim_space.h); those given back are
+ * used again, lowest first.
  *
  * Reading or writing its memory is impossible: copies, fills and launches answer
  * GM_UNSUPPORTED.

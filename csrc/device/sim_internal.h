@@ -1,8 +1,8 @@
 /* sim_internal.h - the sim device's object, shared by its files alone.
  *
  * sim.c makes it and holds the table of functions, sim_memory.c has addresses and
- * pages, sim_stream.c time, streams and events. The functions below fill the slots of
- * gm_device_ops that carry their names.
+ * pages (out of the space of sim_space.c), sim_stream.c time, streams and events. The
+ * functions below fill the slots of gm_device_ops that carry their names.
  *
  * Thread-safety: as device.h says; `lock` guards what is marked.
  */
@@ -47,8 +47,7 @@ typedef struct sim_device {
     size_t used GM_GUARDED_BY(lock); /* bytes of segments and pages */
     gm_page_book book GM_GUARDED_BY(lock);
     gm_intervals segments GM_GUARDED_BY(lock);
-    gm_intervals holes GM_GUARDED_BY(lock); /* given back below `top`; never adjacent */
-    uint64_t top GM_GUARDED_BY(lock);       /* no address above was handed out */
+    gm_intervals holes GM_GUARDED_BY(lock); /* free and its own; never adjacent */
     gm_handles events GM_GUARDED_BY(lock);
     gm_handles streams GM_GUARDED_BY(lock);
     sim_stream default_stream GM_GUARDED_BY(lock);
@@ -83,10 +82,6 @@ sim_enter(sim_device *sim, gm_device_call call)
 }
 
 /* ---- sim_memory.c ---------------------------------------------------------------- */
-
-/* The start of the addresses that are handed out. */
-void
-gm_sim_memory_init(sim_device *sim);
 
 gm_status
 gm_sim_segment_create(gm_device *self, size_t size, gm_devptr *out);

@@ -1,13 +1,12 @@
 /* sim_memory.c - addresses, segments and pages of the sim device.
  *
- * Addresses come from one space of 47 bits. What is given back becomes a hole; the
- * lowest hole that is large enough is used first, so the space does not grow with time.
+ * Addresses come from the regions that the device has claimed of the space of all sim
+ * devices. What is free of them is in `holes`; the lowest hole that is large enough is
+ * used first, so that what is taken does not grow with time.
  */
 #include "base/bits.h"
 #include "device/sim_internal.h"
-
-#define SPACE_BASE ((uint64_t)1 << 40)
-#define SPACE_END ((uint64_t)1 << 47)
+#include "device/sim_space.h"
 
 /* ---- capacity and addresses ------------------------------------------------------ */
 
@@ -42,40 +41,8 @@ insert_hole_locked(sim_device *sim, uint64_t address, uint64_t size)
     }
 }
 
-/* Addresses for `size` bytes. Pre: both are multiples of GM_RANGE_ALIGNMENT and
- * `alignment` is a power of two. */
-static gm_status
-take_addresses_locked(sim_device *sim, uint64_t size, uint64_t alignment, uint64_t *out)
-    GM_REQUIRES(sim->lock)
-{
-    for (size_t i = 0; i < sim->holes.count; i++) {
-        gm_interval hole = sim->holes.items[i];
-        uint64_t start = gm_align_up_unchecked(hole.address, alignment);
-        uint64_t before = start - hole.address;
-        if (before > hole.size || hole.size - before < size) {
-            continue;
-        }
-        GM_TRY(gm_intervals_reserve(&sim->holes));
-        gm_intervals_remove(&sim->holes, &sim->holes.items[i]);
-        insert_hole_locked(sim, hole.address, before);
-        insert_hole_locked(sim, start + size, hole.size - before - size);
-        *out = start;
-        return GM_OK;
-    }
-    uint64_t start = gm_align_up_unchecked(sim->top, alignment);
-    if (start > SPACE_END || size > SPACE_END - start) {
-        return GM_NO_ADDRESS;
-    }
-    if (start > sim->top) {
-        GM_TRY(gm_intervals_insert(&sim->holes, sim->top, start - sim->top, NULL));
-    }
-    sim->top = start + size;
-    *out = start;
-    return GM_OK;
-}
-
-/* The range becomes a hole, joined with its neighbours; the last hole is given back to
- * the untouched space. Pre: room for one more hole is secured. */
+/* The range becomes a hole, joined with its neighbours. Pre: room for one more hole is
+ * secured. */
 static void
 give_addresses_locked(sim_device *sim, uint64_t address, uint64_t size)
     GM_REQUIRES(sim->lock)
@@ -91,11 +58,56 @@ give_addresses_locked(sim_device *sim, uint64_t address, uint64_t size)
         end = after->address + after->size;
         gm_intervals_remove(&sim->holes, after);
     }
-    if (end == sim->top) {
-        sim->top = address;
-        return;
-    }
     insert_hole_locked(sim, address, end - address);
+}
+
+/* When nothing is handed out any more, other devices may have the regions. */
+static void
+give_idle_regions_locked(sim_device *sim) GM_REQUIRES(sim->lock)
+{
+    if (sim->segments.count == 0 && sim->book.ranges.count == 0) {
+        sim->holes.count = 0;
+        gm_sim_space_release(sim);
+    }
+}
+
+/* Takes the addresses out of the lowest hole that has them, if one has. */
+static gm_status
+take_from_holes_locked(sim_device *sim, uint64_t size, uint64_t alignment,
+                       uint64_t *out) GM_REQUIRES(sim->lock)
+{
+    for (size_t i = 0; i < sim->holes.count; i++) {
+        gm_interval hole = sim->holes.items[i];
+        uint64_t start = gm_align_up_unchecked(hole.address, alignment);
+        uint64_t before = start - hole.address;
+        if (before > hole.size || hole.size - before < size) {
+            continue;
+        }
+        GM_TRY(gm_intervals_reserve(&sim->holes));
+        gm_intervals_remove(&sim->holes, &sim->holes.items[i]);
+        insert_hole_locked(sim, hole.address, before);
+        insert_hole_locked(sim, start + size, hole.size - before - size);
+        *out = start;
+        return GM_OK;
+    }
+    return GM_NO_ADDRESS;
+}
+
+/* Addresses for `size` bytes. Pre: both are multiples of GM_RANGE_ALIGNMENT and
+ * `alignment` is a power of two. */
+static gm_status
+take_addresses_locked(sim_device *sim, uint64_t size, uint64_t alignment, uint64_t *out)
+    GM_REQUIRES(sim->lock)
+{
+    gm_status status = take_from_holes_locked(sim, size, alignment, out);
+    if (status == GM_NO_ADDRESS) {
+        gm_interval claimed;
+        GM_TRY(gm_intervals_reserve(&sim->holes));
+        GM_TRY(gm_sim_space_claim(sim, &sim->holes, size, alignment, &claimed));
+        give_addresses_locked(sim, claimed.address, claimed.size);
+        status = take_from_holes_locked(sim, size, alignment, out);
+    }
+    return status;
 }
 
 /* ---- whole allocations ----------------------------------------------------------- */
@@ -147,6 +159,7 @@ gm_sim_segment_destroy(gm_device *self, gm_devptr address, size_t size)
         gm_intervals_remove(&sim->segments, segment);
         give_addresses_locked(sim, address,
                               gm_align_up_unchecked(size, GM_RANGE_ALIGNMENT));
+        give_idle_regions_locked(sim);
         give_locked(sim, size);
     }
     gm_mutex_unlock(&sim->lock);
@@ -200,6 +213,7 @@ gm_sim_address_release(gm_device *self, gm_devptr address, size_t size)
     if (status == GM_OK) {
         gm_page_book_remove_range(&sim->book, address, size);
         give_addresses_locked(sim, address, size);
+        give_idle_regions_locked(sim);
         gm_tally_subtract(&sim->tally.address_now, size);
     }
     gm_mutex_unlock(&sim->lock);
@@ -279,10 +293,4 @@ gm_sim_grant(gm_device *self, gm_devptr address, size_t size)
     gm_status status = gm_page_book_check_mapped(&sim->book, address, size, &slots);
     gm_mutex_unlock(&sim->lock);
     return status;
-}
-
-void
-gm_sim_memory_init(sim_device *sim) GM_NO_THREAD_ANALYSIS
-{
-    sim->top = SPACE_BASE;
 }

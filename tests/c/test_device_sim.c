@@ -231,7 +231,101 @@ test_unlimited_capacity(void)
     gm_device_release(device);
 }
 
+static void
+test_no_other_open_device_has_the_addresses(void)
+{
+    enum {
+        DEVICES = 5
+    };
+    gm_sim_options options = {.capacity = SIZE_MAX, .paging = true};
+    gm_device *devices[DEVICES];
+    gm_devptr range[DEVICES], segment[DEVICES], again;
+    const size_t sizes[] = {PAGE, (size_t)3 << 38, PAGE, (size_t)1 << 40, PAGE};
+    for (int i = 0; i < DEVICES; i++) {
+        devices[i] = open_sim(&options);
+        const gm_device_ops *ops = devices[i]->ops;
+        CHECK_OK(ops->address_reserve(devices[i], sizes[i], &range[i]));
+    }
+    for (int i = 0; i < DEVICES; i++) {
+        const gm_device_ops *ops = devices[i]->ops;
+        CHECK_OK(ops->segment_create(devices[i], sizes[DEVICES - 1 - i], &segment[i]));
+        for (int j = 0; j <= i; j++) {
+            size_t other = sizes[DEVICES - 1 - j];
+            CHECK(range[j] + sizes[j] <= segment[i] ||
+                  segment[i] + sizes[DEVICES - 1 - i] <= range[j]);
+            CHECK(j == i || segment[j] + other <= segment[i] ||
+                  segment[i] + sizes[DEVICES - 1 - i] <= segment[j]);
+            CHECK(j == i || range[j] + sizes[j] <= range[i] ||
+                  range[i] + sizes[i] <= range[j]);
+        }
+    }
+    /* What closed devices had is used again; a device alone grows in place. */
+    gm_devptr lowest = range[0];
+    for (int i = 0; i < DEVICES; i++) {
+        gm_device_release(devices[i]);
+    }
+    devices[0] = open_sim(&options);
+    for (int i = 0; i < 8; i++) {
+        CHECK_OK(devices[0]->ops->address_reserve(devices[0], sizes[3], &again));
+        CHECK_EQ(again, lowest + (gm_devptr)i * sizes[3]);
+    }
+    gm_device_release(devices[0]);
+}
+
+static void
+test_the_space_may_be_used_up(void)
+{
+    gm_sim_options options = {.capacity = SIZE_MAX, .paging = true};
+    gm_device *large = open_sim(&options), *small = open_sim(&options);
+    gm_devptr first, second, third;
+    CHECK_OK(large->ops->address_reserve(large, (size_t)126 << 40, &first));
+    CHECK_STATUS(small->ops->address_reserve(small, PAGE, &second), GM_NO_ADDRESS);
+    CHECK_STATUS(small->ops->segment_create(small, 512, &second), GM_OUT_OF_MEMORY);
+    CHECK_STATUS(large->ops->address_reserve(large, PAGE, &second), GM_NO_ADDRESS);
+    /* A region stays one device's for as long as that has addresses of it. */
+    CHECK_OK(large->ops->address_release(large, first, (size_t)126 << 40));
+    CHECK_OK(large->ops->address_reserve(large, PAGE, &second));
+    CHECK_EQ(second, first);
+    CHECK_OK(small->ops->address_reserve(small, PAGE, &third));
+    CHECK(third >= first + PAGE);
+    CHECK_STATUS(large->ops->address_reserve(large, (size_t)126 << 40, &first),
+                 GM_NO_ADDRESS);
+    CHECK_OK(large->ops->address_release(large, second, PAGE));
+    CHECK_OK(small->ops->address_release(small, third, PAGE));
+    CHECK_OK(small->ops->address_reserve(small, PAGE, &third));
+    CHECK_EQ(third, second);
+    gm_device_release(large);
+    gm_device_release(small);
+}
+
 /* ---- threads ---- */
+
+static void *
+open_and_reserve(void *argument)
+{
+    gm_sim_options options = {.capacity = 64 * MIB};
+    (void)argument;
+    for (int i = 0; i < 500; i++) {
+        gm_device *device = open_sim(&options);
+        gm_devptr segment;
+        CHECK_OK(device->ops->segment_create(device, PAGE, &segment));
+        CHECK_OK(device->ops->segment_destroy(device, segment, PAGE));
+        gm_device_release(device);
+    }
+    return NULL;
+}
+
+static void
+test_devices_come_and_go_in_threads(void)
+{
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) {
+        CHECK_EQ(pthread_create(&threads[i], NULL, open_and_reserve, NULL), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        CHECK_EQ(pthread_join(threads[i], NULL), 0);
+    }
+}
 
 static void *
 use_events(void *argument)
@@ -274,7 +368,11 @@ static const gm_test tests[] = {
     {"streams_order_events", test_streams_order_events},
     {"each_thread_has_its_own_stream_two", test_each_thread_has_its_own_stream_two},
     {"addresses_are_used_again", test_addresses_are_used_again},
+    {"no_other_open_device_has_the_addresses",
+     test_no_other_open_device_has_the_addresses},
+    {"the_space_may_be_used_up", test_the_space_may_be_used_up},
     {"unlimited_capacity", test_unlimited_capacity},
+    {"devices_come_and_go_in_threads", test_devices_come_and_go_in_threads},
     {"threads_share_the_device", test_threads_share_the_device},
 };
 

@@ -1,11 +1,13 @@
 """Devices by name, and the one current."""
 
+import os
 import threading
+import warnings
 
 import pytest
 
 import gpumem
-from gpumem import device_names, testing
+from gpumem import Pool, device_names, testing
 
 
 def test_device_opens_once():
@@ -173,3 +175,45 @@ def test_testing_faults_strike_inside_the_block_only():
         ):
             pool.empty(1 << 20)
         assert faulty.faults_injected or pool.empty(1 << 20).nbytes == 1 << 20
+
+
+@pytest.mark.parametrize("paging", [False, True], ids=["segments", "pages"])
+def test_sim_devices_share_no_addresses(paging):
+    def opened():
+        return testing.device("sim", capacity="32 MiB", paging=paging)
+
+    with Pool(opened()) as one, Pool(opened()) as other, Pool(opened()) as third:
+        blocks = [pool.empty(3 << 20) for pool in (one, other, third)]
+        for pool, block in zip((one, other, third), blocks, strict=True):
+            assert [p for p in (one, other, third) if p.owns(block.ptr)] == [pool]
+        lowest = blocks[0].ptr
+        assert lowest == min(block.ptr for block in blocks)
+        for pool in (third, one, other):
+            pool.check()
+        blocks.clear()
+        del block
+    with Pool(opened()) as alone:  # what the others had is used again
+        assert alone.empty(3 << 20).ptr == lowest
+
+
+def test_sim_devices_of_a_forked_child_start_anew():
+    def address():
+        with Pool(testing.device("sim", capacity="32 MiB")) as pool:
+            return pool.empty(3 << 20).ptr
+
+    alone = address()
+    with Pool(testing.device("sim", capacity="32 MiB")) as pool:
+        held = pool.empty(3 << 20)
+        assert held.ptr == alone != address()
+        reader, writer = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            os.write(writer, str(address()).encode())
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as stream:
+            assert int(stream.read()) == alone
+        assert os.waitpid(child, 0)[1] == 0
+        del held
