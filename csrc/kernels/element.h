@@ -1,9 +1,10 @@
 /* element.h - one element at a time: fp16 and bf16 from and to fp32.
  *
  * The 16-bit types are storage: arithmetic is done in fp32 or wider. Conversions to
- * them round to nearest, ties to even; what is too large becomes infinite, a NaN stays
- * a NaN. No step has a subnormal fp32 operand that matters, so a thread that flushes
- * those to zero gets the same results.
+ * them round to nearest, ties to even; what is too large becomes infinite. A NaN keeps
+ * its sign and what fits of its payload, and fp16 conversions make it quiet. No step has
+ * a subnormal fp32 operand that matters, so a thread that flushes those to zero gets the
+ * same results.
  *
  * Everything is written without branches on data, for loops that the compiler turns
  * into vector code.
@@ -49,7 +50,8 @@ gm_f16_to_f32(uint16_t half)
     uint32_t sign = ((uint32_t)half & 0x8000u) << 16;
     uint32_t magnitude = (uint32_t)half & 0x7fffu;
     uint32_t normal = (magnitude << 13) + (112u << 23);
-    uint32_t special = (magnitude << 13) | 0x7f800000u;
+    uint32_t quiet = magnitude > 0x7c00u ? 0x00400000u : 0u;
+    uint32_t special = (magnitude << 13) | 0x7f800000u | quiet;
     uint32_t subnormal = gm_bits_of_f32((float)(int32_t)magnitude * 0x1p-24f);
     uint32_t bits = magnitude < 0x0400u ? subnormal : normal;
     bits = magnitude >= 0x7c00u ? special : bits;

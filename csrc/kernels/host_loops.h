@@ -2,8 +2,10 @@
  * instruction set by the file that includes this.
  *
  * The includer defines GM_LOOPS_TARGET, the attribute of every function here (it may
- * be empty), and GM_LOOPS_F16C, 1 where the F16C instructions may be used. It gets
- * loops_accumulate, loops_scale, loops_divide, loops_max_abs and loops_power_sum.
+ * be empty). One that has instructions for fp16 defines GM_LOOPS_HALVES, a power of two,
+ * and two functions that convert so many at once, to the bits that element.h gives:
+ * widen_halves and narrow_halves. It gets GM_LOOPS_KERNELS(name), which initialises a
+ * gm_host_kernels.
  *
  * Note [Blocks]
  * Work goes by blocks of LOOPS_BLOCK elements that are widened to fp64 in a small
@@ -31,10 +33,6 @@
 #include "kernels/element.h"
 #include "kernels/kernels.h"
 
-#if GM_LOOPS_F16C
-#include <immintrin.h>
-#endif
-
 #define LOOPS_BLOCK 256
 
 /* ---- one block from memory ------------------------------------------------------------ */
@@ -42,11 +40,9 @@
 GM_LOOPS_TARGET static inline void
 loops_f16_to_f32(const uint16_t *restrict source, float *restrict out)
 {
-#if GM_LOOPS_F16C
-    for (size_t i = 0; i < LOOPS_BLOCK; i += 8) {
-        __m128i halves;
-        memcpy(&halves, source + i, sizeof(halves));
-        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(halves));
+#ifdef GM_LOOPS_HALVES
+    for (size_t i = 0; i < LOOPS_BLOCK; i += GM_LOOPS_HALVES) {
+        widen_halves(source + i, out + i);
     }
 #else
     for (size_t i = 0; i < LOOPS_BLOCK; i++) {
@@ -58,11 +54,9 @@ loops_f16_to_f32(const uint16_t *restrict source, float *restrict out)
 GM_LOOPS_TARGET static inline void
 loops_f32_to_f16(const float *restrict source, uint16_t *restrict out)
 {
-#if GM_LOOPS_F16C
-    for (size_t i = 0; i < LOOPS_BLOCK; i += 8) {
-        __m128i halves =
-            _mm256_cvtps_ph(_mm256_loadu_ps(source + i), _MM_FROUND_TO_NEAREST_INT);
-        memcpy(out + i, &halves, sizeof(halves));
+#ifdef GM_LOOPS_HALVES
+    for (size_t i = 0; i < LOOPS_BLOCK; i += GM_LOOPS_HALVES) {
+        narrow_halves(source + i, out + i);
     }
 #else
     for (size_t i = 0; i < LOOPS_BLOCK; i++) {
@@ -380,5 +374,8 @@ loops_power_sum(gm_dtype type, const void *values, size_t n, double divisor,
     }
     return total;
 }
+
+#define GM_LOOPS_KERNELS(name) \
+    {name, loops_accumulate, loops_scale, loops_divide, loops_max_abs, loops_power_sum}
 
 #endif

@@ -7,7 +7,6 @@
 #include "kernels/kernels.h"
 
 #include <math.h>
-#include <stdatomic.h>
 
 #include "kernels/host_kernels.h"
 
@@ -32,24 +31,6 @@ gm_dtype_size(gm_dtype type)
     static const uint8_t sizes[] = {2, 2, 4, 8};
     _Static_assert(sizeof(sizes) == GM_DTYPE_COUNT, "one size for each type");
     return sizes[type];
-}
-
-/* ---- the choice of loops ---------------------------------------------------------------- */
-
-const gm_host_kernels *
-gm_host_kernels_chosen(void)
-{
-    static _Atomic(const gm_host_kernels *) chosen;
-    const gm_host_kernels *kernels =
-        atomic_load_explicit(&chosen, memory_order_acquire);
-    if (kernels == NULL) {
-        kernels = gm_host_kernels_avx2();
-        if (kernels == NULL) {
-            kernels = gm_host_kernels_baseline();
-        }
-        atomic_store_explicit(&chosen, kernels, memory_order_release);
-    }
-    return kernels;
 }
 
 /* ---- on the host --------------------------------------------------------------------------- */
