@@ -480,6 +480,8 @@ def set_callbacks(
 def stack_frames(context: int, /) -> list[tuple[str, int, str]]: ...
 def set_exiting() -> None: ...  # registered with atexit by the module itself
 def count_live() -> dict[str, int]: ...  # live objects by type name
+def host_kernels() -> tuple[str, ...]: ...  # sets of loops, the preferred one first
+def force_host_kernels(name: str | None, /) -> str: ...  # the name of the one before
 def noop() -> None: ...  # a no-argument C function, for measurements
 
 # which devices the exported C functions act on

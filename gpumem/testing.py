@@ -22,7 +22,7 @@ from . import _core
 from ._core import Device
 from .sizes import parse_count, parse_size
 
-__all__ = ["device", "faults"]
+__all__ = ["device", "faults", "host_kernels", "kernel_sets"]
 
 
 def device(
@@ -132,3 +132,35 @@ def faults(
         yield device
     finally:
         device.disarm_fault()
+
+
+def kernel_sets() -> tuple[str, ...]:
+    """Return the instruction sets that host devices can compute with on this CPU.
+
+    The preferred one comes first, ``"baseline"`` last: of ``"avx512"``, ``"avx2"``,
+    ``"neon"``, ``"baseline"``. All give the same bits.
+    """
+    return _core.host_kernels()
+
+
+@contextmanager
+def host_kernels(name: str) -> Iterator[None]:
+    """Make host devices compute with one instruction set inside a ``with`` block.
+
+    It holds for all threads of the process.
+
+    Parameters
+    ----------
+    name
+        One of ``kernel_sets()``.
+
+    Raises
+    ------
+    ValueError
+        When this CPU cannot run it.
+    """
+    before = _core.force_host_kernels(name)
+    try:
+        yield
+    finally:
+        _core.force_host_kernels(before)

@@ -10,6 +10,7 @@
 #include "python/python.h"
 
 #include "base/process.h"
+#include "kernels/host_kernels.h"
 
 #ifndef GPUMEM_VERSION
 #error "GPUMEM_VERSION is the version of the distribution; setup.py defines it"
@@ -91,6 +92,51 @@ noop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
+/* ---- the sets of loops ------------------------------------------------------------------- */
+
+static PyObject *
+host_kernels(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    const gm_host_kernels *sets[GM_HOST_KERNELS_LIMIT];
+    size_t count = gm_host_kernels_list(sets);
+    PyObject *names = PyTuple_New((Py_ssize_t)count);
+    for (size_t i = 0; names != NULL && i < count; i++) {
+        PyObject *name = PyUnicode_FromString(sets[i]->name);
+        if (name == NULL) {
+            Py_CLEAR(names);
+            break;
+        }
+        PyTuple_SET_ITEM(names, (Py_ssize_t)i, name);
+    }
+    return names;
+}
+
+static PyObject *
+force_host_kernels(PyObject *Py_UNUSED(module), PyObject *name)
+{
+    const gm_host_kernels *sets[GM_HOST_KERNELS_LIMIT], *found = NULL;
+    size_t count = gm_host_kernels_list(sets);
+    if (name != Py_None && !PyUnicode_Check(name)) {
+        PyErr_Format(PyExc_TypeError, "name must be a str or None, not %.100s",
+                     Py_TYPE(name)->tp_name);
+        return NULL;
+    }
+    for (size_t i = 0; name != Py_None && i < count; i++) {
+        if (PyUnicode_CompareWithASCIIString(name, sets[i]->name) == 0) {
+            found = sets[i];
+        }
+    }
+    if (name != Py_None && found == NULL) {
+        PyErr_Format(PyExc_ValueError,
+                     "this CPU has no loops %R; host_kernels() lists those it has",
+                     name);
+        return NULL;
+    }
+    const char *before = gm_host_kernels_chosen()->name;
+    gm_host_kernels_force(found);
+    return PyUnicode_FromString(before);
+}
+
 static PyMethodDef core_functions[] = {
     {"set_hooks", (PyCFunction)(void (*)(void))set_hooks, METH_VARARGS | METH_KEYWORDS,
      set_hooks_doc},
@@ -100,6 +146,13 @@ static PyMethodDef core_functions[] = {
      "atexit; does nothing outside the main interpreter."},
     {"count_live", count_live, METH_NOARGS,
      "count_live($module, /)\n--\n\nLive objects of this interpreter by type."},
+    {"host_kernels", host_kernels, METH_NOARGS,
+     "host_kernels($module, /)\n--\n\n"
+     "Names of the sets of loops that this CPU can run, the preferred one first."},
+    {"force_host_kernels", force_host_kernels, METH_O,
+     "force_host_kernels($module, name, /)\n--\n\n"
+     "Kernels of host devices use the set from now on (None: the preferred one).\n"
+     "Returns the name of the one before. For tests; all sets give the same bits."},
     {"noop", noop, METH_NOARGS,
      "noop($module, /)\n--\n\nDoes nothing; the yardstick of measurements."},
     {NULL, NULL, 0, NULL},

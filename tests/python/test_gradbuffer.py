@@ -4,7 +4,6 @@ import gc
 import pickle
 import threading
 import weakref
-from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
@@ -315,56 +314,6 @@ def test_uneven_token_counts_give_the_mean_of_all_tokens(make):
     grads.add([np.full(1, 4.0)], weight=1)
     grads.add([np.zeros(1)], weight=3)
     assert grads.finish()[0].numpy()[0] == 1.0
-
-
-def rounded(dtype, exact):
-    """The number of a dtype next to a fraction; of two, the one with an even end."""
-    near = dtype(float(exact))
-    around = [np.nextafter(near, dtype(end)) for end in (-np.inf, np.inf)]
-    return min(
-        [near, *around],
-        key=lambda value: (
-            abs(Fraction(float(value)) - exact),
-            int(value.view(f"u{value.itemsize}")) & 1,
-        ),
-    )
-
-
-@pytest.mark.parametrize("mode", ["mean", "weighted"])
-@pytest.mark.parametrize("divisor", [3, 49])
-def test_finish_gives_quotients_that_a_reciprocal_does_not(make, mode, divisor):
-    sums = np.random.default_rng(divisor).standard_normal(1000)
-    assert (sums * (1.0 / divisor) != sums / divisor).any()
-    grads = make([(1000,)], mode=mode, dtype="float64")
-    if mode == "mean":
-        grads.add([sums])
-        for _ in range(divisor - 1):
-            grads.add([None])
-    else:
-        grads.add([sums], weight=1)
-        grads.add([None], weight=divisor - 1)
-    assert grads.weight == divisor
-    assert grads.finish()[0].numpy().tobytes() == (sums / divisor).tobytes()
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_finish_rounds_each_exact_quotient_once(make, dtype):
-    kind = np.dtype(dtype).type
-    rng = np.random.default_rng(5)
-    differ = 0
-    for _ in range(100):
-        # A quotient next to the middle of two fp32 numbers.
-        value = kind(rng.integers(2**23, 2**24))
-        weight = float(value) / (int(rng.integers(2**23, 2**24)) * 2 + 1)
-        grads = make([(3,)], dtype=dtype)
-        grads.add([np.array([0.0, 1.0, -3.0], dtype)], weight=weight)
-        grads.views[0].numpy()[0] = value
-        sums = grads.views[0].numpy().copy()
-        exact = [Fraction(float(one)) / Fraction(weight) for one in sums]
-        got = grads.finish()[0].numpy()
-        assert got.tolist() == [rounded(kind, one).item() for one in exact]
-        differ += (got != (sums * (1.0 / weight)).astype(dtype)).any()
-    assert differ > 10
 
 
 def test_a_full_window_takes_no_more(make):
