@@ -35,10 +35,22 @@ gm_futex_wake(_Atomic uint32_t *word, int count)
     errno = saved;
 }
 
+static inline uint64_t
+read_clock(clockid_t clock)
+{
+    struct timespec now;
+    (void)clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * NS_PER_SECOND + (uint64_t)now.tv_nsec;
+}
+
 uint64_t
 gm_monotonic_ns(void)
 {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * NS_PER_SECOND + (uint64_t)now.tv_nsec;
+    return read_clock(CLOCK_MONOTONIC);
+}
+
+uint64_t
+gm_monotonic_coarse_ns(void)
+{
+    return read_clock(CLOCK_MONOTONIC_COARSE);
 }

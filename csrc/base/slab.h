@@ -14,13 +14,14 @@
 #define GM_BASE_SLAB_H
 
 #include <stddef.h>
+#include <string.h>
 
+#include "base/assert.h"
 #include "base/status.h"
 
 typedef struct gm_slab {
     size_t node_size;  /* bytes, a multiple of 16 */
     size_t available;  /* nodes on the free list plus those not carved yet */
-    size_t live;       /* nodes handed out */
     size_t slab_count; /* slabs taken from malloc */
     void *free_nodes;  /* linked through the first word of each node */
     char *carve;       /* next node that was never handed out */
@@ -40,16 +41,54 @@ gm_slab_destroy(gm_slab *slab);
 GM_NODISCARD gm_status
 gm_slab_reserve(gm_slab *slab, size_t count);
 
+/* Nodes handed out. */
+size_t
+gm_slab_live(const gm_slab *slab);
+
 /* Bytes taken from malloc. */
 size_t
 gm_slab_bytes(const gm_slab *slab);
 
+/* The first word of a free node is the link to the next one. */
+static inline void *
+gm_slab_link(const void *node)
+{
+    void *next;
+    memcpy(&next, node, sizeof(next));
+    return next;
+}
+
+static inline void
+gm_slab_set_link(void *node, void *next)
+{
+    memcpy(node, &next, sizeof(next));
+}
+
 /* A node. Pre: gm_slab_reserve secured it. Never NULL. */
-void *
-gm_slab_take(gm_slab *slab);
+static inline void *
+gm_slab_take(gm_slab *slab)
+{
+    void *node = slab->free_nodes;
+    GM_VERIFY(slab->available > 0);
+    if (node != NULL) {
+        slab->free_nodes = gm_slab_link(node);
+        gm_slab_set_link(node, NULL); /* a retired node is fresh: all of it is zero */
+    }
+    else {
+        node = slab->carve;
+        slab->carve += slab->node_size;
+    }
+    slab->available--;
+    return node;
+}
 
 /* Returns a node to its slab. */
-void
-gm_slab_give(gm_slab *slab, void *node);
+static inline void
+gm_slab_give(gm_slab *slab, void *node)
+{
+    gm_slab_set_link(node, slab->free_nodes);
+    slab->free_nodes = node;
+    slab->available++;
+}
 
 #endif

@@ -304,6 +304,12 @@ fault_clock_ns(gm_device *self)
     return inner_of(self)->ops->clock_ns(inner_of(self));
 }
 
+static uint64_t
+fault_coarse_clock_ns(gm_device *self)
+{
+    return inner_of(self)->ops->coarse_clock_ns(inner_of(self));
+}
+
 static void
 fault_counters(gm_device *self, gm_device_counters *out)
 {
@@ -360,6 +366,7 @@ fill_ops(gm_device_ops *ops, const gm_device_ops *inner)
     ops->pin = inner->pin == NULL ? NULL : fault_pin;
     ops->unpin = inner->unpin == NULL ? NULL : fault_unpin;
     ops->clock_ns = fault_clock_ns;
+    ops->coarse_clock_ns = fault_coarse_clock_ns;
     ops->counters = fault_counters;
     ops->close = fault_close;
 }

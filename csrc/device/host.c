@@ -65,6 +65,16 @@ host_clock_ns(gm_device *self)
     return gm_monotonic_ns();
 }
 
+static uint64_t
+host_coarse_clock_ns(gm_device *self)
+{
+    host_device *host = host_of(self);
+    if (host->manual_clock) {
+        return atomic_load_explicit(&host->manual_ns, memory_order_relaxed);
+    }
+    return gm_monotonic_coarse_ns();
+}
+
 static void
 host_counters(gm_device *self, gm_device_counters *out)
 {
@@ -112,6 +122,7 @@ static const gm_device_ops host_ops = {
     .pin = host_pin,
     .unpin = host_unpin,
     .clock_ns = host_clock_ns,
+    .coarse_clock_ns = host_coarse_clock_ns,
     .counters = host_counters,
     .close = host_close,
 };

@@ -272,6 +272,13 @@ pinned_clock_ns(gm_device *device)
     return inner->ops->clock_ns(inner);
 }
 
+static uint64_t
+pinned_coarse_clock_ns(gm_device *device)
+{
+    gm_device *inner = inner_of(device);
+    return inner->ops->coarse_clock_ns(inner);
+}
+
 static void
 pinned_counters(gm_device *device, gm_device_counters *out)
 {
@@ -303,6 +310,7 @@ static const gm_device_ops PINNED_OPS = {
     .event_synchronize = pinned_event_synchronize,
     .stream_wait = pinned_stream_wait,
     .clock_ns = pinned_clock_ns,
+    .coarse_clock_ns = pinned_coarse_clock_ns,
     .counters = pinned_counters,
     .close = pinned_close,
 };

@@ -150,6 +150,7 @@ static const gm_device_ops sim_ops = {
     .pin = sim_pin,
     .unpin = sim_unpin,
     .clock_ns = sim_clock_ns,
+    .coarse_clock_ns = sim_clock_ns,
     .counters = sim_counters,
     .close = sim_close,
 };

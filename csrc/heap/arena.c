@@ -5,45 +5,52 @@
 #include "base/bits.h"
 #include "heap/arena_slots.h"
 
-/* How many blocks with unmapped pages are compared for the fewest new pages. */
-#define SPARSE_LIMIT 16
-
 /* ---- the two indexes ------------------------------------------------------------ */
 
-static inline uint32_t
-mapped_class(const gm_block *block)
+static inline void
+set_unmapped(gm_block *block, uint32_t unmapped)
 {
-    return block->mapped_prefix >= GM_HEAP_GRANULE
-               ? gm_free_index_class(block->mapped_prefix)
-               : GM_INDEX_NONE;
+    block->unmapped = unmapped;
+    block->partial = unmapped != 0;
 }
 
-/* Files a free block anew after its size, prefix or pages changed. A block whose class
- * stays the same keeps its place: most changes touch no list. */
+/* Does a free block have mapped bytes at all? */
+static inline bool
+has_memory(const gm_arena *arena, const gm_block *block)
+{
+    return !block->partial || gm_arena_mapped_part(arena, block) != 0;
+}
+
+static void
+reindex_sparse(gm_arena *arena, gm_block *block)
+{
+    uint32_t slot = gm_free_index_class(block->size);
+    if (slot != block->sparse_slot) {
+        if (block->sparse_slot != GM_INDEX_NONE) {
+            gm_free_index_remove(&arena->sparse, GM_INDEX_SPARSE, block);
+        }
+        gm_free_index_insert(&arena->sparse, GM_INDEX_SPARSE, block, slot);
+    }
+}
+
+/* Files a free block anew after its size or prefix changed. A block whose class stays
+ * the same keeps its place: most changes touch no list. */
 static inline void
 reindex_block(gm_arena *arena, gm_block *block)
 {
-    uint32_t mapped = mapped_class(block);
-    if (mapped != block->mapped_slot) {
+    uint32_t slot = block->mapped_prefix != 0
+                        ? gm_free_index_class(block->mapped_prefix)
+                        : GM_INDEX_NONE;
+    if (slot != block->mapped_slot) {
         if (block->mapped_slot != GM_INDEX_NONE) {
-            gm_free_index_remove(&arena->mapped, block);
+            gm_free_index_remove(&arena->mapped, GM_INDEX_MAPPED, block);
         }
-        if (mapped != GM_INDEX_NONE) {
-            gm_free_index_insert(&arena->mapped, block, mapped);
+        if (slot != GM_INDEX_NONE) {
+            gm_free_index_insert(&arena->mapped, GM_INDEX_MAPPED, block, slot);
         }
     }
-    if (block->unmapped == 0 && block->sparse_slot == GM_INDEX_NONE) {
-        return;
-    }
-    uint32_t sparse =
-        block->unmapped != 0 ? gm_free_index_class(block->size) : GM_INDEX_NONE;
-    if (sparse != block->sparse_slot) {
-        if (block->sparse_slot != GM_INDEX_NONE) {
-            gm_free_index_remove(&arena->sparse, block);
-        }
-        if (sparse != GM_INDEX_NONE) {
-            gm_free_index_insert(&arena->sparse, block, sparse);
-        }
+    if (block->partial) {
+        reindex_sparse(arena, block);
     }
 }
 
@@ -51,21 +58,23 @@ static inline void
 index_block(gm_arena *arena, gm_block *block)
 {
     block->mapped_slot = GM_INDEX_NONE;
-    block->sparse_slot = GM_INDEX_NONE;
+    if (block->partial) {
+        block->sparse_slot = GM_INDEX_NONE;
+    }
     reindex_block(arena, block);
-    arena->free_blocks += gm_arena_mapped_part(arena, block) != 0;
+    arena->free_blocks += has_memory(arena, block);
 }
 
 static inline void
 unindex_block(gm_arena *arena, gm_block *block)
 {
     if (block->mapped_slot != GM_INDEX_NONE) {
-        gm_free_index_remove(&arena->mapped, block);
+        gm_free_index_remove(&arena->mapped, GM_INDEX_MAPPED, block);
     }
-    if (block->sparse_slot != GM_INDEX_NONE) {
-        gm_free_index_remove(&arena->sparse, block);
+    if (block->partial) {
+        gm_free_index_remove(&arena->sparse, GM_INDEX_SPARSE, block);
     }
-    arena->free_blocks -= gm_arena_mapped_part(arena, block) != 0;
+    arena->free_blocks -= has_memory(arena, block);
 }
 
 /* Moves mapped_prefix over slots that are mapped now. Cost: O(slots passed). */
@@ -110,11 +119,6 @@ gm_arena_destroy(gm_arena *arena)
 {
     GM_LIST_FOREACH_SAFE(link, following, &arena->chunks) {
         gm_chunk *chunk = GM_CONTAINER_OF(link, gm_chunk, link);
-        for (gm_block *block = chunk->first; block != NULL; block = block->next) {
-            if (!gm_block_is_free(block)) {
-                gm_chunk_set_start(chunk, gm_block_start(block), NULL);
-            }
-        }
         gm_list_remove(link);
         gm_address_map_clear(chunk->base, chunk->size);
         gm_chunk_retire(chunk);
@@ -144,7 +148,7 @@ gm_arena_add_chunk(gm_arena *arena, gm_chunk *chunk)
     if (!chunk->paged) {
         arena->mapped_bytes += chunk->size;
     }
-    block->unmapped = (uint32_t)chunk->slot_count;
+    set_unmapped(block, (uint32_t)chunk->slot_count);
     block->mapped_prefix = chunk->paged ? 0 : chunk->size;
     index_block(arena, block);
 }
@@ -175,7 +179,7 @@ gm_arena_remove_chunk(gm_arena *arena, gm_chunk *chunk)
 
 /* ---- finding a place ------------------------------------------------------------------ */
 
-static size_t
+static inline size_t
 front_of(const gm_block *block, size_t alignment)
 {
     uint64_t start = gm_block_start(block);
@@ -212,10 +216,10 @@ measure_placement(const gm_arena *arena, gm_block *block, size_t size, size_t al
 
 /* With a split limit: may this free block serve this size? (As PyTorch's
  * max_split_size: larger blocks are kept whole for larger requests.) */
-static bool
+static inline bool
 split_allows(const gm_arena *arena, const gm_block *block, size_t size)
 {
-    if (arena->max_split == SIZE_MAX || block->size <= arena->max_split) {
+    if (block->size <= arena->max_split) {
         return true;
     }
     return size > arena->max_split && block->size - size <= GM_UNSPLIT_SLACK;
@@ -242,28 +246,13 @@ find_mapped(const gm_arena *arena, size_t size, size_t alignment, bool exhaustiv
     return block;
 }
 
-static bool
-find_cached(const gm_arena *arena, size_t size, size_t alignment, bool exhaustive,
-            gm_placement *out)
-{
-    gm_block *block = find_mapped(arena, size, alignment, exhaustive);
-    if (block == NULL || !split_allows(arena, block, size)) {
-        return false;
-    }
-    *out = (gm_placement){
-        .block = block, .front = front_of(block, alignment), .size = size};
-    return true;
-}
-
 /* Among blocks with unmapped pages, the place that newly touches the fewest. */
 static bool
-find_sparse(const gm_arena *arena, size_t size, size_t alignment, bool exhaustive,
-            gm_placement *out)
+find_sparse(const gm_arena *arena, size_t size, size_t alignment, gm_placement *out)
 {
-    size_t limit = exhaustive ? SIZE_MAX : SPARSE_LIMIT;
     bool found = false;
     gm_block *block = gm_free_index_next(&arena->sparse, size, NULL);
-    for (size_t seen = 0; block != NULL && seen < limit; seen++) {
+    while (block != NULL) {
         gm_placement placement;
         if (measure_placement(arena, block, size, alignment, &placement) &&
             (!found || placement.missing < out->missing ||
@@ -277,19 +266,15 @@ find_sparse(const gm_arena *arena, size_t size, size_t alignment, bool exhaustiv
 }
 
 bool
-gm_arena_find(const gm_arena *arena, size_t size, size_t alignment, bool cached_only,
-              bool exhaustive, gm_placement *out)
+gm_arena_find(const gm_arena *arena, size_t size, size_t alignment, gm_placement *out)
 {
-    if (find_cached(arena, size, alignment, exhaustive, out)) {
+    gm_block *block = find_mapped(arena, size, alignment, true);
+    if (block != NULL && split_allows(arena, block, size)) {
+        *out = (gm_placement){
+            .block = block, .front = front_of(block, alignment), .size = size};
         return true;
     }
-    if (cached_only || arena->page_size == 0) {
-        return false;
-    }
-    if (find_sparse(arena, size, alignment, exhaustive, out)) {
-        return true;
-    }
-    return !exhaustive && find_sparse(arena, size, alignment, true, out);
+    return arena->page_size != 0 && find_sparse(arena, size, alignment, out);
 }
 
 /* ---- placing and releasing -------------------------------------------------------------- */
@@ -322,17 +307,16 @@ insert_below(gm_arena *arena, gm_block *above, uint64_t address, size_t size)
 
 /* The lowest `size` bytes of a free block, all mapped, become a block of their own;
  * the free block keeps its node and, mostly, its place in the index. */
-static gm_block *
+static inline gm_block *
 cut_lower(gm_arena *arena, gm_block *block, size_t size)
 {
     uint64_t start = gm_block_start(block);
-    bool had_memory = gm_arena_mapped_part(arena, block) != 0;
     gm_block *lower = insert_below(arena, block, start, size);
     move_start(block, start + size);
     block->size -= size;
     block->mapped_prefix -= size;
     reindex_block(arena, block);
-    arena->free_blocks -= had_memory && gm_arena_mapped_part(arena, block) == 0;
+    arena->free_blocks -= !has_memory(arena, block);
     return lower;
 }
 
@@ -347,9 +331,10 @@ cut_front(gm_arena *arena, gm_block *block, size_t front)
     lower->freed_ns = block->freed_ns;
     gm_block_set_state(lower, GM_HEAP_FREE);
     gm_arena_measure(arena, lower, &lower->unmapped, &lower->mapped_prefix);
+    set_unmapped(lower, lower->unmapped);
     move_start(block, start + front);
     block->size -= front;
-    block->unmapped -= lower->unmapped;
+    set_unmapped(block, block->unmapped - lower->unmapped);
     block->mapped_prefix =
         block->mapped_prefix > front ? block->mapped_prefix - front : 0;
     if (block->mapped_prefix == 0) {
@@ -359,28 +344,57 @@ cut_front(gm_arena *arena, gm_block *block, size_t front)
     index_block(arena, block);
 }
 
-gm_block *
-gm_arena_place(gm_arena *arena, const gm_placement *placement)
+/* The first `size` bytes of a free block, all mapped, become a live block; all of it
+ * if it is longer than the split limit. */
+static inline gm_block *
+cut_out(gm_arena *arena, gm_block *block, size_t size)
 {
-    gm_block *block = placement->block;
-    bool whole = arena->max_split != SIZE_MAX && block->size > arena->max_split;
-    if (placement->front != 0) {
-        cut_front(arena, block, placement->front);
-    }
-    GM_ASSERT(block->mapped_prefix >= placement->size);
-    if (block->size > placement->size && !whole) {
-        block = cut_lower(arena, block, placement->size);
+    GM_ASSERT(block->mapped_prefix >= size);
+    if (block->size > size && block->size <= arena->max_split) {
+        block = cut_lower(arena, block, size);
     }
     else {
         unindex_block(arena, block);
     }
-    block->unmapped = 0;
     block->uses = 0;
-    gm_list_init(&block->use_list);
     gm_block_set_state(block, GM_HEAP_USED);
     gm_chunk_set_start(block->chunk, gm_block_start(block), block);
     arena->live_bytes += block->size;
     return block;
+}
+
+gm_block *
+gm_arena_place(gm_arena *arena, const gm_placement *placement)
+{
+    if (placement->front != 0) {
+        cut_front(arena, placement->block, placement->front);
+    }
+    return cut_out(arena, placement->block, placement->size);
+}
+
+static gm_block *
+take_aligned(gm_arena *arena, size_t size, size_t alignment)
+{
+    gm_block *block = find_mapped(arena, size, alignment, false);
+    if (block == NULL || !split_allows(arena, block, size)) {
+        return NULL;
+    }
+    gm_placement placement = {
+        .block = block, .front = front_of(block, alignment), .size = size};
+    return gm_arena_place(arena, &placement);
+}
+
+gm_block *
+gm_arena_take(gm_arena *arena, size_t size, size_t alignment)
+{
+    if (alignment > GM_HEAP_GRANULE) {
+        return take_aligned(arena, size, alignment);
+    }
+    gm_block *block = gm_free_index_find(&arena->mapped, size, false);
+    if (block == NULL || !split_allows(arena, block, size)) {
+        return NULL;
+    }
+    return cut_out(arena, block, size);
 }
 
 /* `block`, which is in no index, leaves the list for good. */
@@ -404,7 +418,7 @@ drop_node(gm_arena *arena, gm_block *block)
 static void
 grow_up(gm_arena *arena, gm_block *lower, size_t size, uint64_t now_ns)
 {
-    arena->free_blocks += gm_arena_mapped_part(arena, lower) == 0;
+    arena->free_blocks += !has_memory(arena, lower);
     if (lower->mapped_prefix == lower->size) {
         lower->mapped_prefix += size;
     }
@@ -417,7 +431,7 @@ grow_up(gm_arena *arena, gm_block *lower, size_t size, uint64_t now_ns)
 static void
 grow_down(gm_arena *arena, gm_block *upper, size_t size, uint64_t now_ns)
 {
-    arena->free_blocks += gm_arena_mapped_part(arena, upper) == 0;
+    arena->free_blocks += !has_memory(arena, upper);
     move_start(upper, gm_block_start(upper) - size);
     upper->mapped_prefix += size;
     upper->size += size;
@@ -426,16 +440,20 @@ grow_down(gm_arena *arena, gm_block *upper, size_t size, uint64_t now_ns)
 }
 
 /* Two free neighbours, once parted by a live block, become the lower one. */
-static void
+static inline void
 join(gm_arena *arena, gm_block *lower, gm_block *upper)
 {
     unindex_block(arena, upper);
-    arena->free_blocks += gm_arena_mapped_part(arena, lower) == 0 &&
-                          gm_arena_mapped_part(arena, upper) != 0;
+    arena->free_blocks += !has_memory(arena, lower) && has_memory(arena, upper);
     if (lower->mapped_prefix == lower->size) {
         lower->mapped_prefix += upper->mapped_prefix;
     }
-    lower->unmapped += upper->unmapped;
+    if (upper->partial) {
+        if (!lower->partial) {
+            lower->sparse_slot = GM_INDEX_NONE;
+        }
+        set_unmapped(lower, lower->unmapped + upper->unmapped);
+    }
     lower->size += upper->size;
     drop_node(arena, upper);
     reindex_block(arena, lower);
@@ -448,23 +466,20 @@ gm_arena_release(gm_arena *arena, gm_block *block, uint64_t now_ns)
     gm_block *lower = block->prev;
     gm_block *upper = block->next;
     size_t size = block->size;
-    gm_chunk_set_start(block->chunk, gm_block_start(block), NULL);
     arena->live_bytes -= size;
     if (gm_block_is_free(lower)) {
         drop_node(arena, block);
-        if (gm_block_is_free(upper)) {
-            grow_up(arena, lower, size, now_ns);
-            join(arena, lower, upper);
-            return;
-        }
         grow_up(arena, lower, size, now_ns);
+        if (gm_block_is_free(upper)) {
+            join(arena, lower, upper);
+        }
     }
     else if (gm_block_is_free(upper)) {
         drop_node(arena, block);
         grow_down(arena, upper, size, now_ns);
     }
     else {
-        block->unmapped = 0;
+        set_unmapped(block, 0);
         block->mapped_prefix = size;
         block->freed_ns = now_ns;
         gm_block_set_state(block, GM_HEAP_FREE);
@@ -484,7 +499,7 @@ gm_arena_commit_pages(gm_arena *arena, gm_block *block, size_t first_slot, size_
             chunk->slots[slot].state = GM_SLOT_MAPPED;
             chunk->mapped_slots++;
             arena->mapped_bytes += arena->page_size;
-            block->unmapped--;
+            set_unmapped(block, block->unmapped - 1);
         }
     }
     extend_prefix(arena, block);
@@ -515,7 +530,7 @@ gm_arena_remove_pages(gm_arena *arena, gm_block *block, size_t first_slot, size_
             chunk->slots[slot].page = 0;
             chunk->mapped_slots--;
             arena->mapped_bytes -= arena->page_size;
-            block->unmapped++;
+            set_unmapped(block, block->unmapped + 1);
         }
     }
     size_t below = (size_t)(gm_arena_slot_address(arena, chunk, first_slot) -

@@ -8,6 +8,8 @@
  *     (the pool brings the pages in: gm_arena_stage, gm_arena_commit_pages)
  *     gm_arena_place   cuts the block out; cannot fail
  *
+ * gm_arena_take is both where no page is missing, which is nearly always.
+ *
  * Note [Best fit over addresses]
  * A free block covers addresses, mapped or not. The index `mapped` holds free blocks
  * by the bytes that are usable at their start without a new page; the best fit there
@@ -78,16 +80,19 @@ bool
 gm_arena_chunk_is_idle(const gm_chunk *chunk);
 
 /* Chooses a place for `size` bytes (a multiple of 512) at `alignment` (a power of two
- * >= 512). `cached_only`: only where no page is missing. `exhaustive`: look at every
- * block of a class before leaving it. False: no place; nothing changes in any case. */
+ * >= 512), if there is one at all. False: none; nothing changes in any case. */
 bool
-gm_arena_find(const gm_arena *arena, size_t size, size_t alignment, bool cached_only,
-              bool exhaustive, gm_placement *out);
+gm_arena_find(const gm_arena *arena, size_t size, size_t alignment, gm_placement *out);
 
 /* Cuts the block out and returns it USED. Pre: found by gm_arena_find, nothing changed
  * since, no page is missing any more, gm_slab_reserve(nodes, 2). */
 gm_block *
 gm_arena_place(gm_arena *arena, const gm_placement *placement);
+
+/* The two steps in one where no page is missing: the block, USED, or NULL and nothing
+ * changed. Looks at a bounded number of blocks. Pre: gm_slab_reserve(nodes, 2). */
+gm_block *
+gm_arena_take(gm_arena *arena, size_t size, size_t alignment);
 
 /* Makes a block FREE and merges it with free neighbours. Pre: live. */
 void

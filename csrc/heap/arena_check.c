@@ -45,9 +45,8 @@ check_block(const gm_arena *arena, const gm_block *block)
     if (unmapped != block->unmapped || prefix != block->mapped_prefix) {
         return "a free block's count of unmapped pages is wrong";
     }
-    if ((block->mapped_slot != GM_INDEX_NONE) !=
-            (block->mapped_prefix >= GM_HEAP_GRANULE) ||
-        (block->sparse_slot != GM_INDEX_NONE) != (block->unmapped != 0)) {
+    if ((block->mapped_slot != GM_INDEX_NONE) != (block->mapped_prefix != 0) ||
+        block->partial != (block->unmapped != 0)) {
         return "a free block is in the wrong index";
     }
     return NULL;
@@ -79,7 +78,7 @@ check_chunk(const gm_arena *arena, const gm_chunk *chunk, walk_sums *sums)
         if (gm_block_is_free(block)) {
             sums->free_blocks += gm_arena_mapped_part(arena, block) != 0;
             sums->in_mapped += block->mapped_slot != GM_INDEX_NONE;
-            sums->in_sparse += block->sparse_slot != GM_INDEX_NONE;
+            sums->in_sparse += block->partial;
         }
         else {
             sums->live += block->size;
@@ -118,9 +117,9 @@ gm_arena_check(const gm_arena *arena)
         sums.free_blocks != arena->free_blocks || chunks != arena->chunk_count) {
         return "an arena's counters differ from its blocks";
     }
-    if (sums.in_mapped != arena->mapped.count ||
-        sums.in_sparse != arena->sparse.count || !gm_free_index_check(&arena->mapped) ||
-        !gm_free_index_check(&arena->sparse)) {
+    if (!gm_free_index_check(&arena->mapped) || !gm_free_index_check(&arena->sparse) ||
+        sums.in_mapped != gm_free_index_count(&arena->mapped) ||
+        sums.in_sparse != gm_free_index_count(&arena->sparse)) {
         return "a free index differs from the free blocks";
     }
     return NULL;

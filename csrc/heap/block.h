@@ -12,8 +12,9 @@
  *   USED, PENDING: every page under the block is MAPPED
  *   FREE: unmapped      = number of slots under the block that are not MAPPED
  *         mapped_prefix = bytes from address to the first such slot, or size
- *         in the index `mapped`  exactly when mapped_prefix >= GM_HEAP_GRANULE
- *         in the index `sparse`  exactly when unmapped > 0
+ *         partial       = unmapped > 0
+ *         in the index `mapped`  exactly when mapped_prefix > 0
+ *         in the index `sparse`  exactly when partial
  *
  * Thread-safety: the lane's lock guards all fields, except that `state` and `address`
  * may be read without it to validate an address.
@@ -65,20 +66,21 @@ struct gm_block {
         };
         struct { /* USED, FREEING, PENDING */
             size_t requested;
-            gm_list use_list; /* of pool/pending.c's gm_use */
+            gm_list use_list; /* of pool/pending.c's gm_use; a list if uses > 0 */
         };
     };
     uint32_t mapped_slot; /* FREE: which list of the index; GM_INDEX_NONE: none */
     _Atomic uint8_t state;
     bool by_address; /* freed by address, not by handle */
+    bool partial;    /* FREE: some page under it is missing */
     gm_chunk *chunk;
     uint32_t uses;     /* recorded streams (USED) or events awaited (PENDING) */
     uint32_t unmapped; /* FREE */
     union {
-        struct {               /* FREE */
-            uint64_t freed_ns; /* the device's clock; of merged blocks the latest */
-            gm_index_link sparse;
-            uint32_t sparse_slot;
+        struct {                  /* FREE */
+            uint64_t freed_ns;    /* the device's clock; of merged blocks the latest */
+            gm_index_link sparse; /* if partial */
+            uint32_t sparse_slot; /* if partial */
         };
         struct { /* USED, FREEING, PENDING */
             uint64_t context;

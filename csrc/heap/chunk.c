@@ -88,9 +88,25 @@ gm_chunk_create(uint64_t base, size_t size, size_t page_size, bool small,
     return GM_OK;
 }
 
+/* Entries of blocks that are no more. Pages of the table that were never written stay
+ * so. */
+static void
+clear_starts(gm_chunk *chunk)
+{
+    size_t count = atomic_load_explicit(&chunk->start_count, memory_order_relaxed);
+    _Atomic(gm_block *) *table =
+        atomic_load_explicit(&chunk->starts, memory_order_relaxed);
+    for (size_t i = 0; i < count; i++) {
+        if (atomic_load_explicit(&table[i], memory_order_relaxed) != NULL) {
+            atomic_store_explicit(&table[i], NULL, memory_order_relaxed);
+        }
+    }
+}
+
 void
 gm_chunk_retire(gm_chunk *chunk)
 {
+    clear_starts(chunk);
     atomic_store_explicit(&chunk->start_count, 0, memory_order_release);
     free(chunk->slots);
     chunk->slots = NULL;
@@ -120,13 +136,4 @@ gm_chunk_block_at(gm_chunk *chunk, uint64_t address)
         return NULL;
     }
     return block;
-}
-
-void
-gm_chunk_set_start(gm_chunk *chunk, uint64_t address, gm_block *block)
-{
-    size_t index = (size_t)(address - chunk->base) >> chunk->start_shift;
-    _Atomic(gm_block *) *table =
-        atomic_load_explicit(&chunk->starts, memory_order_relaxed);
-    atomic_store_explicit(&table[index], block, memory_order_release);
 }

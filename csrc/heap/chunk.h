@@ -62,11 +62,19 @@ gm_chunk_create(uint64_t base, size_t size, size_t page_size, bool small,
 void
 gm_chunk_retire(gm_chunk *chunk);
 
-/* The block that starts at `address` and is live, or NULL. Lock-free. */
+/* The block that starts at `address` and is USED, or NULL. Lock-free. */
 gm_block *
 gm_chunk_block_at(gm_chunk *chunk, uint64_t address);
 
-void
-gm_chunk_set_start(gm_chunk *chunk, uint64_t address, gm_block *block);
+/* Enters a live block. Nobody takes it out: an entry counts only while the block is
+ * USED and starts there, and blocks of the chunk's arena are type-stable. */
+static inline void
+gm_chunk_set_start(gm_chunk *chunk, uint64_t address, gm_block *block)
+{
+    size_t index = (size_t)(address - chunk->base) >> chunk->start_shift;
+    _Atomic(gm_block *) *table =
+        atomic_load_explicit(&chunk->starts, memory_order_relaxed);
+    atomic_store_explicit(&table[index], block, memory_order_release);
+}
 
 #endif

@@ -1,7 +1,7 @@
 /* check.c - walks a pool and re-derives every invariant. */
 #include <stdio.h>
 
-#include "pool/internal.h"
+#include "pool/counting.h"
 
 typedef struct check_walk {
     const char *broken; /* static text, or NULL */
@@ -18,17 +18,18 @@ check_counters(const gm_lane *lane)
 {
     size_t pending = 0;
     for (unsigned i = 0; i < GM_ARENAS; i++) {
-        const gm_arena *arena = &lane->arenas[i];
-        const gm_lane_stats *stats = &lane->stats[i];
+        const gm_arena *arena = &lane->shelves[i].arena;
+        const gm_lane_stats *stats = &lane->shelves[i].stats;
         pending += stats->pending.blocks;
-        if (stats->used.bytes + stats->pending.bytes != arena->live_bytes) {
+        gm_tally used = gm_lane_used_of(stats);
+        if (used.bytes + stats->pending.bytes != arena->live_bytes) {
             return "used + pending differ from an arena's live blocks";
         }
         if (stats->inactive_peak.bytes < gm_arena_cached_bytes(arena) ||
-            stats->peak.bytes < stats->used.bytes) {
+            (!lane->rising && stats->peak.bytes < used.bytes)) {
             return "a peak is lower than its current value";
         }
-        if (lane->segment_bytes[i].current != arena->mapped_bytes) {
+        if (lane->shelves[i].segment_bytes.current != arena->mapped_bytes) {
             return "segment bytes differ from an arena's mapped bytes";
         }
     }
@@ -69,7 +70,7 @@ check_lane(gm_lane *lane, void *argument)
     check_walk *walk = argument;
     gm_lane_drain_locked(lane);
     for (unsigned i = 0; i < GM_ARENAS && walk->broken == NULL; i++) {
-        const gm_arena *arena = &lane->arenas[i];
+        const gm_arena *arena = &lane->shelves[i].arena;
         walk->broken = gm_arena_check(arena);
         if (arena->page_size != 0) {
             walk->mapped_bytes += arena->mapped_bytes;
@@ -153,9 +154,9 @@ size_lane(gm_lane *lane, void *argument)
     check_walk *walk = argument;
     gm_lane_drain_locked(lane);
     for (unsigned i = 0; i < GM_ARENAS; i++) {
-        const gm_arena *arena = &lane->arenas[i];
+        const gm_arena *arena = &lane->shelves[i].arena;
         walk->free_blocks += arena->free_blocks;
-        walk->index_entries += arena->mapped.count;
+        walk->index_entries += gm_free_index_count(&arena->mapped);
         GM_LIST_FOREACH(link, &arena->chunks) {
             const gm_chunk *chunk = GM_CONTAINER_OF(link, gm_chunk, link);
             walk->metadata += sizeof(*chunk) + chunk->slot_count * sizeof(gm_slot);

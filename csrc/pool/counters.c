@@ -7,7 +7,7 @@
  */
 #include <string.h>
 
-#include "pool/internal.h"
+#include "pool/counting.h"
 
 static void
 total_add(gm_total *total, uint64_t amount)
@@ -28,125 +28,120 @@ total_sub(gm_total *total, uint64_t amount)
     atomic_fetch_sub_explicit(&total->current, amount, memory_order_relaxed);
 }
 
-static inline bool
-has_totals(const gm_lane *lane)
+void
+gm_count_total_alloc(gm_pool *pool, const gm_block *block)
 {
-    return atomic_load_explicit(&lane->pool->many_lanes, memory_order_relaxed);
+    total_add(&pool->used, block->size);
+    total_add(&pool->requested, block->requested);
+    total_add(&pool->allocations, 1);
+}
+
+void
+gm_count_total_free(gm_pool *pool, const gm_block *block)
+{
+    total_sub(&pool->used, block->size);
+    total_sub(&pool->requested, block->requested);
+    total_sub(&pool->allocations, 1);
+}
+
+static inline gm_tally
+sum_of(gm_tally a, gm_tally b)
+{
+    return (gm_tally){.blocks = a.blocks + b.blocks,
+                      .bytes = a.bytes + b.bytes,
+                      .requested = a.requested + b.requested};
 }
 
 static inline void
-raise_peak(uint64_t *peak, uint64_t value)
+raise_peaks(gm_tally *peak, gm_tally value)
 {
-    if (value > *peak) {
-        *peak = value;
-    }
+    gm_raise_peak(&peak->blocks, value.blocks);
+    gm_raise_peak(&peak->bytes, value.bytes);
+    gm_raise_peak(&peak->requested, value.requested);
 }
 
-/* The sum of one measure over both arenas. */
-#define BOTH(lane, tally, measure) \
-    ((lane)->stats[GM_SMALL].tally.measure + (lane)->stats[GM_LARGE].tally.measure)
-
-static void
-raise_active_peaks(gm_lane *lane, gm_lane_stats *stats)
+static inline gm_tally
+active_of(const gm_lane_stats *stats)
 {
-    gm_tally *all = &lane->peaks.active;
-    raise_peak(&stats->active_peak.blocks, stats->used.blocks + stats->pending.blocks);
-    raise_peak(&stats->active_peak.bytes, stats->used.bytes + stats->pending.bytes);
-    raise_peak(&all->blocks, BOTH(lane, used, blocks) + BOTH(lane, pending, blocks));
-    raise_peak(&all->bytes, BOTH(lane, used, bytes) + BOTH(lane, pending, bytes));
+    return sum_of(gm_lane_used_of(stats), stats->pending);
+}
+
+/* What both arenas use. */
+static inline gm_tally
+used_by(const gm_lane *lane)
+{
+    return sum_of(gm_lane_used_of(&lane->shelves[GM_SMALL].stats),
+                  gm_lane_used_of(&lane->shelves[GM_LARGE].stats));
+}
+
+static inline gm_tally
+pending_of(const gm_lane *lane)
+{
+    return sum_of(lane->shelves[GM_SMALL].stats.pending,
+                  lane->shelves[GM_LARGE].stats.pending);
 }
 
 void
-gm_count_alloc_locked(gm_lane *lane, const gm_block *block)
+gm_count_settle_locked(gm_lane *lane)
 {
-    gm_lane_stats *stats = &lane->stats[gm_block_arena_index(block)];
-    gm_tally *all = &lane->peaks.used;
-    stats->used.blocks += 1;
-    stats->used.bytes += block->size;
-    stats->used.requested += block->requested;
-    stats->total.blocks += 1;
-    stats->total.bytes += block->size;
-    stats->total.requested += block->requested;
-    raise_peak(&stats->peak.blocks, stats->used.blocks);
-    raise_peak(&stats->peak.bytes, stats->used.bytes);
-    raise_peak(&stats->peak.requested, stats->used.requested);
-    raise_peak(&all->blocks, BOTH(lane, used, blocks));
-    raise_peak(&all->bytes, BOTH(lane, used, bytes));
-    raise_peak(&all->requested, BOTH(lane, used, requested));
+    gm_lane_stats *small = &lane->shelves[GM_SMALL].stats,
+                  *large = &lane->shelves[GM_LARGE].stats;
+    lane->rising = false;
+    gm_tally used_small = gm_lane_used_of(small), used_large = gm_lane_used_of(large);
+    raise_peaks(&small->peak, used_small);
+    raise_peaks(&large->peak, used_large);
+    raise_peaks(&lane->peaks.used, sum_of(used_small, used_large));
     if (lane->pending_blocks != 0) {
-        raise_active_peaks(lane, stats);
-    }
-    if (has_totals(lane)) {
-        total_add(&lane->pool->used, block->size);
-        total_add(&lane->pool->requested, block->requested);
-        total_add(&lane->pool->allocations, 1);
-    }
-}
-
-void
-gm_count_free_locked(gm_lane *lane, const gm_block *block)
-{
-    gm_lane_stats *stats = &lane->stats[gm_block_arena_index(block)];
-    stats->used.blocks -= 1;
-    stats->used.bytes -= block->size;
-    stats->used.requested -= block->requested;
-    if (has_totals(lane)) {
-        total_sub(&lane->pool->used, block->size);
-        total_sub(&lane->pool->requested, block->requested);
-        total_sub(&lane->pool->allocations, 1);
+        raise_peaks(&small->active_peak, active_of(small));
+        raise_peaks(&large->active_peak, active_of(large));
+        raise_peaks(&lane->peaks.active, sum_of(active_of(small), active_of(large)));
     }
 }
 
 void
 gm_count_pending_locked(gm_lane *lane, const gm_block *block, bool begins)
 {
-    gm_lane_stats *stats = &lane->stats[gm_block_arena_index(block)];
+    gm_lane_stats *stats = &gm_block_shelf(block)->stats;
     if (begins) {
         lane->pending_blocks++;
         stats->pending.blocks += 1;
         stats->pending.bytes += block->size;
     }
     else {
+        if (lane->rising) {
+            gm_count_settle_locked(lane);
+        }
         lane->pending_blocks--;
         stats->pending.blocks -= 1;
         stats->pending.bytes -= block->size;
     }
 }
 
-void
-gm_count_cached_locked(gm_lane *lane, const gm_arena *arena)
-{
-    gm_tally *peak = &lane->stats[arena->small ? GM_SMALL : GM_LARGE].inactive_peak;
-    raise_peak(&peak->blocks, arena->free_blocks);
-    raise_peak(&peak->bytes, gm_arena_cached_bytes(arena));
-}
-
 uint64_t
 gm_lane_used_locked(const gm_lane *lane)
 {
-    return BOTH(lane, used, bytes);
+    return used_by(lane).bytes;
 }
 
 uint64_t
 gm_lane_pending_locked(const gm_lane *lane)
 {
-    return BOTH(lane, pending, bytes);
+    return pending_of(lane).bytes;
 }
 
 void
-gm_count_segments_locked(gm_lane *lane, const gm_arena *arena, int64_t number,
-                         size_t bytes)
+gm_count_segments_locked(gm_arena *arena, int64_t number, size_t bytes)
 {
-    unsigned index = arena->small ? GM_SMALL : GM_LARGE;
+    gm_shelf *shelf = gm_shelf_of(arena);
     if (number >= 0) {
-        gm_stat_add(&lane->segments[index], (uint64_t)number);
-        gm_stat_add(&lane->segment_bytes[index], bytes);
+        gm_stat_add(&shelf->segments, (uint64_t)number);
+        gm_stat_add(&shelf->segment_bytes, bytes);
     }
     else {
-        gm_stat_sub(&lane->segments[index], (uint64_t)-number);
-        gm_stat_sub(&lane->segment_bytes[index], bytes);
+        gm_stat_sub(&shelf->segments, (uint64_t)-number);
+        gm_stat_sub(&shelf->segment_bytes, bytes);
     }
-    gm_count_cached_locked(lane, arena);
+    gm_count_cached(shelf);
 }
 
 static void
@@ -161,9 +156,11 @@ gm_count_start_totals_locked(gm_lane *lane)
 {
     gm_pool *pool = lane->pool;
     const gm_tally *peak = &lane->peaks.used;
-    start_total(&pool->used, BOTH(lane, used, bytes), peak->bytes);
-    start_total(&pool->requested, BOTH(lane, used, requested), peak->requested);
-    start_total(&pool->allocations, BOTH(lane, used, blocks), peak->blocks);
+    gm_count_settle_locked(lane);
+    gm_tally used = used_by(lane);
+    start_total(&pool->used, used.bytes, peak->bytes);
+    start_total(&pool->requested, used.requested, peak->requested);
+    start_total(&pool->allocations, used.blocks, peak->blocks);
     atomic_store_explicit(&pool->many_lanes, true, memory_order_relaxed);
 }
 
@@ -192,67 +189,31 @@ sum_row(gm_stat_row *row, unsigned arena, const gm_stat *stat, bool with_peak)
     }
 }
 
+/* A stat of what is used: the cumulative counts begin at their bases. */
 static inline gm_stat
-stat_of(uint64_t current, uint64_t peak, uint64_t total, uint64_t base)
+used_stat(uint64_t allocated, uint64_t freed, uint64_t allocated_base,
+          uint64_t freed_base, uint64_t peak)
 {
-    return (gm_stat){.current = current,
-                     .peak = peak > current ? peak : current,
-                     .allocated = total,
-                     .freed = total + base - current};
+    return (gm_stat){.current = allocated - freed,
+                     .peak = peak,
+                     .allocated = allocated - allocated_base,
+                     .freed = freed - freed_base};
 }
+
+#define USED_STAT(stats, measure)                                           \
+    used_stat((stats)->allocated.measure, (stats)->freed.measure,           \
+              (stats)->allocated_base.measure, (stats)->freed_base.measure, \
+              (stats)->peak.measure)
 
 static void
 sum_used(gm_pool_stats *out, unsigned arena, const gm_lane_stats *s)
 {
-    const gm_tally *used = &s->used, *peak = &s->peak, *total = &s->total;
-    const gm_tally *base = &s->base;
-    gm_stat blocks = stat_of(used->blocks, peak->blocks, total->blocks, base->blocks);
-    gm_stat bytes = stat_of(used->bytes, peak->bytes, total->bytes, base->bytes);
-    gm_stat requested =
-        stat_of(used->requested, peak->requested, total->requested, base->requested);
+    gm_stat blocks = USED_STAT(s, blocks);
+    gm_stat bytes = USED_STAT(s, bytes);
+    gm_stat requested = USED_STAT(s, requested);
     sum_row(&out->allocation, arena, &blocks, false);
     sum_row(&out->allocated_bytes, arena, &bytes, false);
     sum_row(&out->requested_bytes, arena, &requested, false);
-}
-
-/* active: without pending blocks its peak is the peak of used ones. */
-static gm_stat
-active_stat(uint64_t used, uint64_t pending, uint64_t peak, uint64_t active_peak,
-            uint64_t total, uint64_t base)
-{
-    return stat_of(used + pending, peak > active_peak ? peak : active_peak, total,
-                   base);
-}
-
-static void
-sum_active(gm_pool_stats *out, unsigned arena, const gm_lane *lane)
-{
-    const gm_lane_stats *s = &lane->stats[arena];
-    gm_stat blocks =
-        active_stat(s->used.blocks, s->pending.blocks, s->peak.blocks,
-                    s->active_peak.blocks, s->total.blocks, s->active_base.blocks);
-    gm_stat bytes =
-        active_stat(s->used.bytes, s->pending.bytes, s->peak.bytes,
-                    s->active_peak.bytes, s->total.bytes, s->active_base.bytes);
-    sum_row(&out->active, arena, &blocks, false);
-    sum_row(&out->active_bytes, arena, &bytes, false);
-
-    /* What becomes inactive was active before, or has just been mapped. */
-    const gm_arena *arena_of = &lane->arenas[arena];
-    const gm_stat *segment_bytes = &lane->segment_bytes[arena];
-    gm_stat free_bytes = {.current = gm_arena_cached_bytes(arena_of),
-                          .peak = s->inactive_peak.bytes,
-                          .allocated = bytes.freed + segment_bytes->allocated,
-                          .freed = bytes.allocated + segment_bytes->freed};
-    gm_stat free_blocks = {.current = arena_of->free_blocks,
-                           .peak = s->inactive_peak.blocks,
-                           .allocated = blocks.freed + lane->segments[arena].allocated};
-    if (free_blocks.allocated + s->inactive_base < free_blocks.current) {
-        free_blocks.allocated = free_blocks.current - s->inactive_base;
-    }
-    free_blocks.freed = free_blocks.allocated + s->inactive_base - free_blocks.current;
-    sum_row(&out->inactive_split, arena, &free_blocks, true);
-    sum_row(&out->inactive_split_bytes, arena, &free_bytes, true);
 }
 
 static inline uint64_t
@@ -261,18 +222,62 @@ larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* active: without pending blocks its peak is the peak of used ones. */
+static inline gm_stat
+active_stat(const gm_stat *used, uint64_t pending, uint64_t active_peak, uint64_t base)
+{
+    uint64_t current = used->current + pending;
+    return (gm_stat){.current = current,
+                     .peak = larger(larger(used->peak, active_peak), current),
+                     .allocated = used->allocated,
+                     .freed = used->allocated + base - current};
+}
+
+static void
+sum_active(gm_pool_stats *out, unsigned arena, const gm_lane *lane)
+{
+    const gm_lane_stats *s = &lane->shelves[arena].stats;
+    gm_stat used_blocks = USED_STAT(s, blocks);
+    gm_stat used_bytes = USED_STAT(s, bytes);
+    gm_stat blocks = active_stat(&used_blocks, s->pending.blocks, s->active_peak.blocks,
+                                 s->active_base.blocks);
+    gm_stat bytes = active_stat(&used_bytes, s->pending.bytes, s->active_peak.bytes,
+                                s->active_base.bytes);
+    sum_row(&out->active, arena, &blocks, false);
+    sum_row(&out->active_bytes, arena, &bytes, false);
+
+    /* What becomes inactive was active before, or has just been mapped. */
+    const gm_arena *arena_of = &lane->shelves[arena].arena;
+    const gm_stat *segment_bytes = &lane->shelves[arena].segment_bytes;
+    gm_stat free_bytes = {.current = gm_arena_cached_bytes(arena_of),
+                          .peak = s->inactive_peak.bytes,
+                          .allocated = bytes.freed + segment_bytes->allocated,
+                          .freed = bytes.allocated + segment_bytes->freed};
+    gm_stat free_blocks = {
+        .current = arena_of->free_blocks,
+        .peak = s->inactive_peak.blocks,
+        .allocated = blocks.freed + lane->shelves[arena].segments.allocated};
+    if (free_blocks.allocated + s->inactive_base < free_blocks.current) {
+        free_blocks.allocated = free_blocks.current - s->inactive_base;
+    }
+    free_blocks.freed = free_blocks.allocated + s->inactive_base - free_blocks.current;
+    sum_row(&out->inactive_split, arena, &free_blocks, true);
+    sum_row(&out->inactive_split_bytes, arena, &free_bytes, true);
+}
+
 static bool
 sum_lane(gm_lane *lane, void *argument)
 {
     gm_pool_stats *out = argument;
     gm_lane_drain_locked(lane);
+    gm_count_settle_locked(lane);
     for (unsigned i = 0; i < GM_ARENAS; i++) {
-        sum_used(out, i, &lane->stats[i]);
+        sum_used(out, i, &lane->shelves[i].stats);
         sum_active(out, i, lane);
-        sum_row(&out->segment, i, &lane->segments[i], true);
-        sum_row(&out->reserved_bytes, i, &lane->segment_bytes[i], true);
-        out->cached_bytes += gm_arena_cached_bytes(&lane->arenas[i]);
-        out->address_bytes += lane->arenas[i].address_bytes;
+        sum_row(&out->segment, i, &lane->shelves[i].segments, true);
+        sum_row(&out->reserved_bytes, i, &lane->shelves[i].segment_bytes, true);
+        out->cached_bytes += gm_arena_cached_bytes(&lane->shelves[i].arena);
+        out->address_bytes += lane->shelves[i].arena.address_bytes;
     }
     const gm_tally *used = &lane->peaks.used, *active = &lane->peaks.active;
     out->allocation.all.peak += used->blocks;
@@ -280,7 +285,7 @@ sum_lane(gm_lane *lane, void *argument)
     out->requested_bytes.all.peak += used->requested;
     out->active.all.peak += larger(used->blocks, active->blocks);
     out->active_bytes.all.peak += larger(used->bytes, active->bytes);
-    out->pending_bytes += BOTH(lane, pending, bytes);
+    out->pending_bytes += pending_of(lane).bytes;
     out->pending_blocks += lane->pending_blocks;
     out->deferred_frees += lane->deferred_frees;
     out->lanes++;
@@ -353,23 +358,18 @@ reset_peaks(gm_lane *lane, void *argument)
     (void)argument;
     gm_lane_drain_locked(lane);
     for (unsigned i = 0; i < GM_ARENAS; i++) {
-        gm_lane_stats *stats = &lane->stats[i];
-        stats->peak = stats->used;
-        stats->active_peak =
-            (gm_tally){.blocks = stats->used.blocks + stats->pending.blocks,
-                       .bytes = stats->used.bytes + stats->pending.bytes};
+        gm_lane_stats *stats = &lane->shelves[i].stats;
+        stats->peak = gm_lane_used_of(stats);
+        stats->active_peak = active_of(stats);
         stats->inactive_peak =
-            (gm_tally){.blocks = lane->arenas[i].free_blocks,
-                       .bytes = gm_arena_cached_bytes(&lane->arenas[i])};
-        peak_to_current(&lane->segments[i]);
-        peak_to_current(&lane->segment_bytes[i]);
+            (gm_tally){.blocks = lane->shelves[i].arena.free_blocks,
+                       .bytes = gm_arena_cached_bytes(&lane->shelves[i].arena)};
+        peak_to_current(&lane->shelves[i].segments);
+        peak_to_current(&lane->shelves[i].segment_bytes);
     }
-    lane->peaks.used = (gm_tally){.blocks = BOTH(lane, used, blocks),
-                                  .bytes = BOTH(lane, used, bytes),
-                                  .requested = BOTH(lane, used, requested)};
-    lane->peaks.active =
-        (gm_tally){.blocks = BOTH(lane, used, blocks) + BOTH(lane, pending, blocks),
-                   .bytes = BOTH(lane, used, bytes) + BOTH(lane, pending, bytes)};
+    lane->peaks.used = used_by(lane);
+    lane->peaks.active = sum_of(used_by(lane), pending_of(lane));
+    lane->rising = false;
     return true;
 }
 
@@ -406,15 +406,13 @@ reset_accumulated(gm_lane *lane, void *argument)
     (void)argument;
     gm_lane_drain_locked(lane);
     for (unsigned i = 0; i < GM_ARENAS; i++) {
-        gm_lane_stats *stats = &lane->stats[i];
-        stats->total = (gm_tally){0};
-        stats->base = stats->used;
-        stats->inactive_base = lane->arenas[i].free_blocks;
-        stats->active_base =
-            (gm_tally){.blocks = stats->used.blocks + stats->pending.blocks,
-                       .bytes = stats->used.bytes + stats->pending.bytes};
-        forget(&lane->segments[i]);
-        forget(&lane->segment_bytes[i]);
+        gm_lane_stats *stats = &lane->shelves[i].stats;
+        stats->allocated_base = stats->allocated;
+        stats->freed_base = stats->freed;
+        stats->inactive_base = lane->shelves[i].arena.free_blocks;
+        stats->active_base = active_of(stats);
+        forget(&lane->shelves[i].segments);
+        forget(&lane->shelves[i].segment_bytes);
     }
     lane->deferred_frees = 0;
     return true;

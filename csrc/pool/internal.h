@@ -2,6 +2,7 @@
  * includes it.
  *
  *   pool.c       life, allocate, free: the order of pool.h
+ *   fast.c       the path of nearly every allocation and free
  *   lane.c       the two arenas of a stream: cache, pages, release
  *   lanes.c      a pool's table of lanes
  *   page_pool.c  pages without an address, and the count of reserved bytes
@@ -9,7 +10,8 @@
  *   reclaim.c    taking idle memory out of arenas
  *   ladder.c     what is tried before an out-of-memory error
  *   trim.c       giving back, reserving, closing
- *   counters.c   statistics      view.c   a copy of the state
+ *   counters.c   statistics      counting.h   what every call counts
+ *   view.c       a copy of the state
  *   trace.c      history         check.c  invariants
  *   registry.c   the process's pools
  *
@@ -22,6 +24,7 @@
 
 #include <stdatomic.h>
 
+#include "base/bits.h"
 #include "base/deferred.h"
 #include "base/mutex.h"
 #include "base/process.h"
@@ -30,6 +33,7 @@
 #include "pool/pool.h"
 
 #define GM_LANE_CACHE 64u /* power of two */
+#define GM_ALIGNMENT_LIMIT ((size_t)1 << 30)
 
 enum {
     GM_SMALL = 0,
@@ -45,22 +49,36 @@ typedef struct gm_tally {
 } gm_tally;
 
 /* What a lane counts for each of its arenas. Only what must be kept is kept: the rest of
- * a row (freed, active, inactive) follows from it when somebody reads (counters.c).
+ * a row (current, active, inactive) follows from it when somebody reads (counters.c).
  *
- *     freed  = total + base - used              base: `used` when total was reset
+ *     used   = allocated - freed
  *     active = used + pending
+ *
+ * Note [Settled peaks]
+ * A peak can only be passed by an allocation, and is only lost by a free. So an
+ * allocation marks its lane as `rising`, and the peaks are compared when the first
+ * free after it comes, or a reader (gm_count_settle_locked).
  */
 typedef struct gm_lane_stats {
-    gm_tally used;
-    gm_tally peak;  /* of used */
-    gm_tally total; /* cumulative */
-    gm_tally base;
-    gm_tally pending;     /* `requested` is not kept */
-    gm_tally active_base; /* used + pending when total was reset */
+    gm_tally allocated;      /* ever */
+    gm_tally freed;          /* ever */
+    gm_tally allocated_base; /* `allocated` when the cumulative counts were reset */
+    gm_tally freed_base;     /* the same of `freed` */
+    gm_tally peak;           /* of used */
+    gm_tally pending;        /* `requested` is not kept */
+    gm_tally active_base;    /* used + pending when the counts were reset */
     gm_tally active_peak;
     gm_tally inactive_peak; /* free mapped blocks */
-    uint64_t inactive_base; /* their number when total was reset */
+    uint64_t inactive_base; /* their number when the counts were reset */
 } gm_lane_stats;
+
+/* One arena of a lane, with its counts. */
+typedef struct gm_shelf {
+    gm_arena arena;
+    gm_lane_stats stats;
+    gm_stat segments; /* pages or whole segments */
+    gm_stat segment_bytes;
+} gm_shelf;
 
 /* The peaks of both arenas together. */
 typedef struct gm_lane_peaks {
@@ -106,20 +124,18 @@ typedef struct gm_lane {
         identity;          /* of the stream; changes when a dissolved lane is reused */
     _Atomic uint32_t kind; /* gm_arena_kind */
     _Atomic bool open;     /* false: dissolved, in gm_pool.free_lanes */
-    gm_list link;          /* in gm_pool.lanes or free_lanes; lanes lock */
-    gm_deferred deferred;  /* blocks whose free found the lock busy */
+    bool rising GM_GUARDED_BY(lock); /* Note [Settled peaks] */
+    gm_list link;                    /* in gm_pool.lanes or free_lanes; lanes lock */
+    gm_deferred deferred;            /* blocks whose free found the lock busy */
     gm_stream stream GM_GUARDED_BY(lock);
     bool retired GM_GUARDED_BY(lock);
-    gm_arena arenas[GM_ARENAS] GM_GUARDED_BY(lock);
+    gm_shelf shelves[GM_ARENAS] GM_GUARDED_BY(lock);
     gm_slab nodes GM_GUARDED_BY(lock); /* gm_block */
     gm_slab uses GM_GUARDED_BY(lock);  /* gm_use */
     gm_slab watches_slab GM_GUARDED_BY(lock);
     gm_list watches GM_GUARDED_BY(lock);   /* every gm_watch */
     gm_list idle_uses GM_GUARDED_BY(lock); /* gm_use with an event, for reuse */
-    gm_lane_stats stats[GM_ARENAS] GM_GUARDED_BY(lock);
     gm_lane_peaks peaks GM_GUARDED_BY(lock);
-    gm_stat segments[GM_ARENAS] GM_GUARDED_BY(lock); /* pages or whole segments */
-    gm_stat segment_bytes[GM_ARENAS] GM_GUARDED_BY(lock);
     uint64_t frees GM_GUARDED_BY(lock); /* blocks that became free, ever */
     gm_marker marker GM_GUARDED_BY(lock);
     size_t pending_blocks GM_GUARDED_BY(lock); /* of both arenas */
@@ -171,6 +187,14 @@ typedef struct gm_page_pool {
 
 typedef struct gm_trace gm_trace;
 
+/* Bits of gm_pool.attention. */
+enum {
+    GM_POOL_CLOSED = 1,
+    GM_POOL_HISTORY = 2,  /* the trace is on */
+    GM_POOL_OBSERVED = 4, /* there is an observer */
+    GM_POOL_TRACED = GM_POOL_HISTORY | GM_POOL_OBSERVED,
+};
+
 struct gm_pool {
     gm_device *device; /* owned */
     uint64_t id;
@@ -178,8 +202,8 @@ struct gm_pool {
     bool paged;
     size_t page_size;
     _Atomic uint32_t references;
-    _Atomic bool closed;
-    gm_list link; /* in the registry */
+    _Atomic uint32_t attention; /* GM_POOL_* bits: why a call must look closer */
+    gm_list link;               /* in the registry */
 
     gm_mutex lanes_lock;
     gm_list lanes GM_GUARDED_BY(lanes_lock);
@@ -205,9 +229,46 @@ struct gm_pool {
 
 /* ---- pool.c ----------------------------------------------------------------- */
 
+/* Some of the attention bits. */
+static inline uint32_t
+gm_pool_attention(const gm_pool *pool, uint32_t bits)
+{
+    return atomic_load_explicit(&pool->attention, memory_order_relaxed) & bits;
+}
+
 /* GM_OK, or why no block may be made: closed, forked, exiting. */
-GM_NODISCARD gm_status
-gm_pool_usable(const gm_pool *pool);
+GM_NODISCARD static inline gm_status
+gm_pool_usable(const gm_pool *pool)
+{
+    if (pool->generation != gm_process_generation()) {
+        return GM_FORKED;
+    }
+    if (gm_process_is_exiting()) {
+        return GM_EXITING;
+    }
+    return gm_pool_attention(pool, GM_POOL_CLOSED) != 0 ? GM_CLOSED : GM_OK;
+}
+
+/* Validates, and rounds the size up. */
+GM_NODISCARD static inline gm_status
+gm_pool_open_request(const gm_pool *pool, const gm_request *request, size_t *size)
+{
+    GM_TRY(gm_pool_usable(pool));
+    if (request->size - 1 >= GM_SIZE_LIMIT || request->alignment > GM_ALIGNMENT_LIMIT ||
+        (request->alignment & (request->alignment - 1)) != 0) {
+        return GM_INVALID;
+    }
+    *size = gm_align_up_unchecked(request->size, GM_GRANULE);
+    return GM_OK;
+}
+
+/* Tells history and observer of an allocation. No lock held. */
+void
+gm_pool_trace_alloc(gm_pool *pool, const gm_request *request, const gm_block *block);
+
+/* Frees a block whose state the caller set to FREEING: nobody else has it. */
+void
+gm_pool_free_claimed(gm_block *block);
 
 /* Passes a failure that nobody can be told to the report hook. No lock held, except
  * that the hook is documented to touch nothing of ours. */
@@ -216,15 +277,28 @@ gm_pool_report(gm_status status, const char *what);
 
 /* ---- lanes.c ------------------------------------------------------------------ */
 
-/* The open lane of (stream, kind) without a lock, or NULL: look again by
- * gm_lanes_get. The lane must be validated under its lock (gm_lane_is). */
-gm_lane *
-gm_lanes_peek(gm_pool *pool, uint64_t identity, gm_arena_kind kind);
-
-/* The same, made if there is none. */
+/* The open lane of (stream, kind), made if there is none. Whoever takes its lock asks
+ * gm_lane_is again. */
 GM_NODISCARD gm_status
 gm_lanes_get(gm_pool *pool, gm_stream stream, uint64_t identity, gm_arena_kind kind,
              gm_lane **out);
+
+/* Where the lane of (stream, kind) is remembered, if it is. */
+static inline size_t
+gm_lane_cache_slot(uint64_t identity, gm_arena_kind kind)
+{
+    uint64_t mixed = (identity + (uint64_t)kind) * UINT64_C(0x9E3779B97F4A7C15);
+    return (size_t)(mixed >> 58) & (GM_LANE_CACHE - 1);
+}
+
+/* A lane that was the one of (stream, kind), or NULL: ask gm_lane_is under its lock, and
+ * gm_lanes_get if it is not. Takes no lock. */
+static inline gm_lane *
+gm_lanes_peek(gm_pool *pool, uint64_t identity, gm_arena_kind kind)
+{
+    return atomic_load_explicit(&pool->lane_cache[gm_lane_cache_slot(identity, kind)],
+                                memory_order_acquire);
+}
 
 static inline bool
 gm_lane_is(gm_lane *lane, uint64_t identity, gm_arena_kind kind)
@@ -246,7 +320,7 @@ gm_lanes_dissolve(gm_pool *pool);
 void
 gm_lanes_destroy(gm_pool *pool);
 
-/* ---- lane.c ------------------------------------------------------------------- */
+/* ---- lane.c, and fast.c for frees --------------------------------------------------------------- */
 
 GM_NODISCARD gm_status
 gm_lane_create(gm_pool *pool, gm_lane **out);
@@ -254,35 +328,37 @@ gm_lane_create(gm_pool *pool, gm_lane **out);
 void
 gm_lane_destroy(gm_lane *lane);
 
-/* A block from the cache. False: no cached place. */
-bool
-gm_lane_take_cached_locked(gm_lane *lane, const gm_request *request, size_t size,
-                           bool exhaustive, gm_status *status, gm_block **out)
-    GM_REQUIRES(lane->lock);
-
 /* A block from the cache, or with pages or a segment of the device. On
  * GM_OUT_OF_MEMORY *shortage says what was missing. */
 GM_NODISCARD gm_status
 gm_lane_allocate_locked(gm_lane *lane, const gm_request *request, size_t size,
                         gm_shortage *shortage, gm_block **out) GM_REQUIRES(lane->lock);
 
-/* A USED or FREEING block is freed: at once, or pending on its recorded streams. */
-void
-gm_lane_free_locked(gm_lane *lane, gm_block *block) GM_REQUIRES(lane->lock);
-
-/* A block's last event is done (or it had none): it becomes free. */
+/* A pending block's last event is done: it becomes free. */
 void
 gm_lane_complete_free_locked(gm_lane *lane, gm_block *block) GM_REQUIRES(lane->lock);
 
 /* Frees what is on the deferred list. */
 void
-gm_lane_drain_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
-
-/* GM_SMALL or GM_LARGE. */
-static inline unsigned
-gm_block_arena_index(const gm_block *block)
+gm_lane_drain_slow_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+static inline void
+gm_lane_drain_locked(gm_lane *lane) GM_REQUIRES(lane->lock)
 {
-    return block->chunk->arena->small ? GM_SMALL : GM_LARGE;
+    if (!gm_deferred_is_empty(&lane->deferred)) {
+        gm_lane_drain_slow_locked(lane);
+    }
+}
+
+static inline gm_shelf *
+gm_shelf_of(gm_arena *arena)
+{
+    return GM_CONTAINER_OF(arena, gm_shelf, arena);
+}
+
+static inline gm_shelf *
+gm_block_shelf(const gm_block *block)
+{
+    return gm_shelf_of(block->chunk->arena);
 }
 
 static inline gm_lane *
@@ -369,13 +445,20 @@ gm_page_pool_note_flush(gm_pool *pool, size_t bytes);
 /* ---- pending.c ------------------------------------------------------------------------ */
 
 /* Records an event on every stream in the block's use list and files the block with
- * the watches. False: nothing to wait for, the block may be freed at once. */
-bool
+ * the watches. Pre: block->uses > 0. */
+void
 gm_pending_file_locked(gm_lane *lane, gm_block *block) GM_REQUIRES(lane->lock);
 
 /* Frees the blocks whose events are done. */
 void
-gm_pending_poll_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+gm_pending_poll_slow_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+static inline void
+gm_pending_poll_locked(gm_lane *lane) GM_REQUIRES(lane->lock)
+{
+    if (lane->pending_blocks != 0) {
+        gm_pending_poll_slow_locked(lane);
+    }
+}
 
 /* The oldest event that a freed block of the lane waits for, or 0. */
 gm_event
@@ -443,26 +526,27 @@ gm_ladder_fail(gm_ladder *ladder, gm_pool *pool, gm_lane *lane,
 
 /* ---- counters.c ------------------------------------------------------------------------------- */
 
+/* counting.h counts allocations and frees. */
+
+/* Raises the peaks to what is used now. */
 void
-gm_count_alloc_locked(gm_lane *lane, const gm_block *block) GM_REQUIRES(lane->lock);
-/* The block was freed by its owner. */
+gm_count_settle_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+/* The same change of the pool's totals, kept once there are two lanes. */
 void
-gm_count_free_locked(gm_lane *lane, const gm_block *block) GM_REQUIRES(lane->lock);
+gm_count_total_alloc(gm_pool *pool, const gm_block *block);
+void
+gm_count_total_free(gm_pool *pool, const gm_block *block);
 /* A freed block begins to wait for other streams, or has waited. */
 void
 gm_count_pending_locked(gm_lane *lane, const gm_block *block, bool begins)
     GM_REQUIRES(lane->lock);
-/* An arena has more free memory than before. */
-void
-gm_count_cached_locked(gm_lane *lane, const gm_arena *arena) GM_REQUIRES(lane->lock);
 uint64_t
 gm_lane_used_locked(const gm_lane *lane) GM_REQUIRES(lane->lock);
 uint64_t
 gm_lane_pending_locked(const gm_lane *lane) GM_REQUIRES(lane->lock);
 /* Pages or segments came to an arena, or left it (negative). */
 void
-gm_count_segments_locked(gm_lane *lane, const gm_arena *arena, int64_t number,
-                         size_t bytes) GM_REQUIRES(lane->lock);
+gm_count_segments_locked(gm_arena *arena, int64_t number, size_t bytes);
 /* Called under the first lane's lock when a second lane is about to exist. */
 void
 gm_count_start_totals_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
@@ -473,8 +557,6 @@ GM_NODISCARD gm_status
 gm_trace_create(gm_trace **out);
 void
 gm_trace_destroy(gm_trace *trace);
-bool
-gm_trace_is_on(const gm_trace *trace);
 /* An event of now. */
 gm_trace_entry
 gm_trace_make(const gm_pool *pool, gm_trace_action action, gm_devptr address,
@@ -485,13 +567,6 @@ gm_trace_write(gm_pool *pool, const gm_trace_entry *entry);
 /* Tells the observer. No lock may be held. */
 void
 gm_trace_tell(gm_pool *pool, const gm_trace_entry *entry);
-static inline bool
-gm_pool_is_traced(const gm_pool *pool)
-{
-    return gm_trace_is_on(pool->trace) ||
-           atomic_load_explicit(&pool->observer, memory_order_relaxed) != NULL;
-}
-
 /* ---- registry.c ---------------------------------------------------------------------------------- */
 
 uint64_t

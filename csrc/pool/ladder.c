@@ -75,8 +75,8 @@ static bool
 search_marker(gm_lane *lane, void *argument)
 {
     wait_search *search = argument;
-    size_t idle = gm_arena_cached_bytes(&lane->arenas[GM_SMALL]) +
-                  gm_arena_cached_bytes(&lane->arenas[GM_LARGE]);
+    size_t idle = gm_arena_cached_bytes(&lane->shelves[GM_SMALL].arena) +
+                  gm_arena_cached_bytes(&lane->shelves[GM_LARGE].arena);
     if (idle != 0) {
         search->event = gm_lane_marker_locked(lane);
     }
@@ -153,8 +153,8 @@ sum_visit(gm_lane *lane, void *argument)
 {
     oom_sums *sums = argument;
     gm_oom *oom = sums->oom;
-    size_t cached = gm_arena_cached_bytes(&lane->arenas[GM_SMALL]) +
-                    gm_arena_cached_bytes(&lane->arenas[GM_LARGE]);
+    size_t cached = gm_arena_cached_bytes(&lane->shelves[GM_SMALL].arena) +
+                    gm_arena_cached_bytes(&lane->shelves[GM_LARGE].arena);
     oom->used += gm_lane_used_locked(lane);
     oom->pending += gm_lane_pending_locked(lane);
     oom->cached += cached;
@@ -162,7 +162,7 @@ sum_visit(gm_lane *lane, void *argument)
         oom->stranded += cached;
         return true;
     }
-    const gm_arena *arena = &lane->arenas[sums->small ? GM_SMALL : GM_LARGE];
+    const gm_arena *arena = &lane->shelves[sums->small ? GM_SMALL : GM_LARGE].arena;
     oom->largest_free = gm_free_index_largest(&arena->mapped);
     return true;
 }

@@ -7,22 +7,6 @@
  */
 #include "pool/internal.h"
 
-static inline size_t
-cache_slot(uint64_t identity, gm_arena_kind kind)
-{
-    uint64_t mixed =
-        (identity + (uint64_t)kind * 0x9E37u) * UINT64_C(0x9E3779B97F4A7C15);
-    return (size_t)(mixed >> 58) & (GM_LANE_CACHE - 1);
-}
-
-gm_lane *
-gm_lanes_peek(gm_pool *pool, uint64_t identity, gm_arena_kind kind)
-{
-    gm_lane *lane = atomic_load_explicit(&pool->lane_cache[cache_slot(identity, kind)],
-                                         memory_order_acquire);
-    return lane != NULL && gm_lane_is(lane, identity, kind) ? lane : NULL;
-}
-
 static gm_lane *
 find_locked(gm_pool *pool, uint64_t identity, gm_arena_kind kind)
 {
@@ -82,7 +66,7 @@ gm_lanes_get(gm_pool *pool, gm_stream stream, uint64_t identity, gm_arena_kind k
              gm_lane **out)
 {
     gm_lane *lane = gm_lanes_peek(pool, identity, kind);
-    if (lane != NULL) {
+    if (lane != NULL && gm_lane_is(lane, identity, kind)) {
         *out = lane;
         return GM_OK;
     }
@@ -93,8 +77,8 @@ gm_lanes_get(gm_pool *pool, gm_stream stream, uint64_t identity, gm_arena_kind k
         status = open_locked(pool, stream, identity, kind, &lane);
     }
     if (status == GM_OK) {
-        atomic_store_explicit(&pool->lane_cache[cache_slot(identity, kind)], lane,
-                              memory_order_release);
+        atomic_store_explicit(&pool->lane_cache[gm_lane_cache_slot(identity, kind)],
+                              lane, memory_order_release);
         *out = lane;
     }
     gm_mutex_unlock(&pool->lanes_lock);
@@ -133,7 +117,7 @@ empty_lane_locked(gm_lane *lane)
     gm_reclaim reclaim = {.target = SIZE_MAX};
     gm_reclaim_lane_locked(lane, &reclaim);
     for (unsigned i = 0; i < GM_ARENAS; i++) {
-        gm_arena *arena = &lane->arenas[i];
+        gm_arena *arena = &lane->shelves[i].arena;
         GM_LIST_FOREACH_SAFE(link, following, &arena->chunks) {
             gm_chunk *chunk = GM_CONTAINER_OF(link, gm_chunk, link);
             if (gm_arena_chunk_is_idle(chunk) && chunk->mapped_slots == 0 &&

@@ -73,6 +73,9 @@ gm_status
 gm_pending_record_locked(gm_lane *lane, gm_block *block, gm_stream stream,
                          uint64_t identity)
 {
+    if (block->uses == 0) {
+        gm_list_init(&block->use_list);
+    }
     GM_LIST_FOREACH(link, &block->use_list) {
         if (GM_CONTAINER_OF(link, gm_use, block_link)->watch->identity == identity) {
             return GM_OK;
@@ -92,7 +95,7 @@ gm_pending_record_locked(gm_lane *lane, gm_block *block, gm_stream stream,
     return GM_OK;
 }
 
-bool
+void
 gm_pending_file_locked(gm_lane *lane, gm_block *block)
 {
     gm_device *device = lane->pool->device;
@@ -110,7 +113,6 @@ gm_pending_file_locked(gm_lane *lane, gm_block *block)
         }
         gm_list_push_back(&use->watch->uses, &use->watch_link);
     }
-    return block->uses != 0;
 }
 
 /* Is the oldest freed use of this watch done? */
@@ -146,11 +148,8 @@ poll_watch(gm_lane *lane, gm_watch *watch)
 }
 
 void
-gm_pending_poll_locked(gm_lane *lane)
+gm_pending_poll_slow_locked(gm_lane *lane)
 {
-    if (lane->pending_blocks == 0) {
-        return;
-    }
     GM_LIST_FOREACH_SAFE(link, following, &lane->watches) {
         poll_watch(lane, GM_CONTAINER_OF(link, gm_watch, link));
     }

@@ -1,12 +1,5 @@
-/* pool.c - the pool's life, and the two paths of every allocation, in the order of
- * pool.h.
- *
- * Note [The two paths]
- * gm_pool_try_alloc runs with the GIL held: it takes the lane's lock only if it is
- * free, and hands out cached memory only. gm_pool_alloc may ask the device and may
- * wait. gm_pool_free runs anywhere, destructors and host callbacks included: if the
- * lock is busy it pushes the block onto the lane's deferred list, which every holder
- * of the lock drains.
+/* pool.c - the pool's life, the slow path of an allocation, and frees by address. What
+ * nearly every call needs stands in fast.c.
  */
 #include "pool/pool.h"
 
@@ -102,7 +95,7 @@ gm_pool_release(gm_pool *pool)
 void
 gm_pool_close(gm_pool *pool, uint64_t timeout_ns)
 {
-    atomic_store(&pool->closed, true);
+    atomic_fetch_or(&pool->attention, GM_POOL_CLOSED);
     gm_trim_request request = {.timeout_ns = timeout_ns};
     gm_trim_report report;
     gm_status status = gm_pool_trim(pool, &request, &report);
@@ -114,7 +107,7 @@ gm_pool_close(gm_pool *pool, uint64_t timeout_ns)
 bool
 gm_pool_is_closed(const gm_pool *pool)
 {
-    return atomic_load_explicit(&pool->closed, memory_order_relaxed);
+    return gm_pool_attention(pool, GM_POOL_CLOSED) != 0;
 }
 
 gm_device *
@@ -129,77 +122,16 @@ gm_pool_id(const gm_pool *pool)
     return pool->id;
 }
 
-gm_status
-gm_pool_usable(const gm_pool *pool)
-{
-    if (pool->generation != gm_process_generation()) {
-        return GM_FORKED;
-    }
-    if (gm_process_is_exiting()) {
-        return GM_EXITING;
-    }
-    return gm_pool_is_closed(pool) ? GM_CLOSED : GM_OK;
-}
-
 /* ---- allocating ------------------------------------------------------------------- */
 
-/* Validates, and rounds the size up. */
-static gm_status
-open_request(const gm_pool *pool, const gm_request *request, size_t *size)
+void
+gm_pool_trace_alloc(gm_pool *pool, const gm_request *request, const gm_block *block)
 {
-    GM_TRY(gm_pool_usable(pool));
-    if (request->size == 0 || request->size > GM_SIZE_LIMIT ||
-        request->alignment > ((size_t)1 << 30) ||
-        (request->alignment & (request->alignment - 1)) != 0) {
-        return GM_INVALID;
-    }
-    *size = gm_align_up_unchecked(request->size, GM_GRANULE);
-    return GM_OK;
-}
-
-static void
-trace_alloc(gm_pool *pool, const gm_request *request, const gm_block *block)
-{
-    if (gm_pool_is_traced(pool)) {
-        gm_trace_entry entry =
-            gm_trace_make(pool, GM_TRACE_ALLOC, gm_block_start(block), request->size,
-                          request->stream, request->context);
-        gm_trace_write(pool, &entry);
-        gm_trace_tell(pool, &entry);
-    }
-}
-
-gm_status
-gm_pool_try_alloc(gm_pool *pool, const gm_request *request, gm_block **out)
-{
-    size_t size;
-    GM_TRY(open_request(pool, request, &size));
-    gm_device *device = pool->device;
-    uint64_t identity = device->ops->stream_identity(device, request->stream);
-    gm_lane *lane = gm_lanes_peek(pool, identity, request->kind);
-    if (lane == NULL) {
-        return GM_MISS;
-    }
-    if (!gm_mutex_try_lock(&lane->lock)) {
-        return GM_BUSY;
-    }
-    gm_status status = GM_MISS;
-    gm_block *block = NULL;
-    if (gm_lane_is(lane, identity, request->kind)) {
-        gm_lane_drain_locked(lane);
-        gm_pending_poll_locked(lane);
-        if (gm_lane_take_cached_locked(lane, request, size, false, &status, &block)) {
-            *out = block;
-        }
-        else if (status == GM_OK) {
-            status = GM_MISS;
-        }
-    }
-    gm_mutex_unlock(&lane->lock);
-    if (status == GM_OK) {
-        trace_alloc(pool, request, block);
-    }
-    return status;
+    gm_trace_entry entry =
+        gm_trace_make(pool, GM_TRACE_ALLOC, gm_block_start(block), request->size,
+                      request->stream, request->context);
+    gm_trace_write(pool, &entry);
+    gm_trace_tell(pool, &entry);
 }
 
 /* One attempt under the lane's lock. GM_BUSY: the lane was dissolved meanwhile. */
@@ -237,7 +169,7 @@ gm_status
 gm_pool_alloc(gm_pool *pool, const gm_request *request, gm_block **out, gm_oom *oom)
 {
     size_t size;
-    GM_TRY(open_request(pool, request, &size));
+    GM_TRY(gm_pool_open_request(pool, request, &size));
     gm_device *device = pool->device;
     uint64_t identity = device->ops->stream_identity(device, request->stream);
     gm_ladder ladder;
@@ -250,7 +182,9 @@ gm_pool_alloc(gm_pool *pool, const gm_request *request, gm_block **out, gm_oom *
             attempt(pool, request, size, identity, &lane, &ladder.shortage, &block);
         if (status == GM_OK) {
             *out = block;
-            trace_alloc(pool, request, block);
+            if (gm_pool_attention(pool, GM_POOL_TRACED) != 0) {
+                gm_pool_trace_alloc(pool, request, block);
+            }
             return GM_OK;
         }
         if (status == GM_BUSY) {
@@ -266,67 +200,7 @@ gm_pool_alloc(gm_pool *pool, const gm_request *request, gm_block **out, gm_oom *
     }
 }
 
-/* ---- freeing ------------------------------------------------------------------------ */
-
-/* Frees now or defers. Pre: the state is USED or, when the caller claimed the block
- * before, FREEING. */
-static void
-free_or_defer(gm_lane *lane, gm_block *block)
-{
-    if (gm_mutex_try_lock(&lane->lock)) {
-        gm_lane_drain_locked(lane);
-        gm_lane_free_locked(lane, block);
-        gm_mutex_unlock(&lane->lock);
-    }
-    else {
-        gm_block_set_state(block, GM_HEAP_FREEING);
-        gm_deferred_push(&lane->deferred, &block->deferred);
-    }
-}
-
-/* The same where somebody looks on, or the pool is closed and gives memory back. */
-static void
-free_watched(gm_lane *lane, gm_block *block)
-{
-    gm_pool *pool = gm_pool_retain(lane->pool);
-    gm_trace_entry entry =
-        gm_trace_make(pool, GM_TRACE_FREE_REQUESTED, gm_block_start(block),
-                      block->requested, lane->stream, block->context);
-    gm_trace_write(pool, &entry);
-    free_or_defer(lane, block);
-    gm_trace_tell(pool, &entry);
-    if (gm_pool_is_closed(pool)) {
-        gm_pool_close(pool, 0);
-    }
-    gm_pool_release(pool);
-}
-
-static void
-free_block(gm_block *block)
-{
-    gm_lane *lane = gm_block_lane(block);
-    const gm_pool *pool = lane->pool;
-    if (gm_pool_is_traced(pool) || gm_pool_is_closed(pool)) {
-        free_watched(lane, block);
-    }
-    else {
-        free_or_defer(lane, block);
-    }
-}
-
-void
-gm_pool_free(gm_block *block)
-{
-    if (block == NULL || gm_process_is_exiting()) {
-        return;
-    }
-    const gm_pool *pool = gm_block_lane(block)->pool;
-    if (pool->generation != gm_process_generation()) {
-        return;
-    }
-    GM_VERIFY(gm_block_state_of(block) == GM_HEAP_USED);
-    free_block(block);
-}
+/* ---- freeing by address ----------------------------------------------------------- */
 
 gm_status
 gm_block_find(gm_devptr address, gm_block **out)
@@ -372,7 +246,7 @@ gm_pool_free_address(gm_pool *pool, gm_devptr address)
     if (!atomic_compare_exchange_strong(&block->state, &used, GM_HEAP_FREEING)) {
         return count_bad_free(pool);
     }
-    free_block(block);
+    gm_pool_free_claimed(block);
     return GM_OK;
 }
 
@@ -402,7 +276,7 @@ void
 gm_pool_count_oom(gm_pool *pool, const gm_request *request, const gm_oom *oom)
 {
     atomic_fetch_add(&pool->ooms, 1);
-    if (gm_pool_is_traced(pool)) {
+    if (gm_pool_attention(pool, GM_POOL_TRACED) != 0) {
         gm_trace_entry entry =
             gm_trace_make(pool, GM_TRACE_OOM, oom == NULL ? 0 : oom->device_free,
                           request->size, request->stream, request->context);

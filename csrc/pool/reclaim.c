@@ -127,8 +127,8 @@ is_capturing(gm_lane *lane)
 void
 gm_reclaim_lane_locked(gm_lane *lane, gm_reclaim *reclaim)
 {
-    size_t idle = gm_arena_cached_bytes(&lane->arenas[GM_SMALL]) +
-                  gm_arena_cached_bytes(&lane->arenas[GM_LARGE]);
+    size_t idle = gm_arena_cached_bytes(&lane->shelves[GM_SMALL].arena) +
+                  gm_arena_cached_bytes(&lane->shelves[GM_LARGE].arena);
     if (idle == 0 ||
         atomic_load_explicit(&lane->kind, memory_order_relaxed) == GM_ARENA_STABLE) {
         return;
@@ -137,6 +137,6 @@ gm_reclaim_lane_locked(gm_lane *lane, gm_reclaim *reclaim)
         reclaim->busy += idle;
         return;
     }
-    reclaim_arena(lane, &lane->arenas[GM_LARGE], reclaim);
-    reclaim_arena(lane, &lane->arenas[GM_SMALL], reclaim);
+    reclaim_arena(lane, &lane->shelves[GM_LARGE].arena, reclaim);
+    reclaim_arena(lane, &lane->shelves[GM_SMALL].arena, reclaim);
 }

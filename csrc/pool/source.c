@@ -17,7 +17,7 @@ static void
 trace_segment(const gm_lane *lane, gm_trace_action action, gm_devptr address,
               size_t size)
 {
-    if (gm_trace_is_on(lane->pool->trace)) {
+    if (gm_pool_attention(lane->pool, GM_POOL_HISTORY) != 0) {
         gm_trace_entry entry =
             gm_trace_make(lane->pool, action, address, size, lane->stream, 0);
         gm_trace_write(lane->pool, &entry);
@@ -144,7 +144,7 @@ gm_source_fill_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placem
     GM_TRY(map_staged(pool, arena, placement));
     gm_arena_commit_pages(arena, block, placement->first_slot, placement->slot_count);
     size_t bytes = placement->missing * arena->page_size;
-    gm_count_segments_locked(lane, arena, (int64_t)placement->missing, bytes);
+    gm_count_segments_locked(arena, (int64_t)placement->missing, bytes);
     trace_segment(lane, GM_TRACE_SEGMENT_MAP,
                   address_of_slot(arena, block->chunk, placement->first_slot), bytes);
     return GM_OK;
@@ -166,7 +166,7 @@ unmap_run(gm_lane *lane, gm_arena *arena, gm_block *block, size_t first, size_t 
         gm_page_pool_give(pool, chunk->slots[first + i].page);
     }
     gm_arena_remove_pages(arena, block, first, count);
-    gm_count_segments_locked(lane, arena, -(int64_t)count, bytes);
+    gm_count_segments_locked(arena, -(int64_t)count, bytes);
     trace_segment(lane, GM_TRACE_SEGMENT_UNMAP, address, bytes);
     return GM_OK;
 }
@@ -318,7 +318,7 @@ gm_source_add_chunk_locked(gm_lane *lane, gm_arena *arena, size_t size,
     }
     gm_arena_add_chunk(arena, chunk);
     if (!paged) {
-        gm_count_segments_locked(lane, arena, 1, actual);
+        gm_count_segments_locked(arena, 1, actual);
         trace_segment(lane, GM_TRACE_SEGMENT_MAP, base, actual);
     }
     return GM_OK;
@@ -340,7 +340,7 @@ gm_source_drop_chunk_locked(gm_lane *lane, gm_arena *arena, gm_chunk *chunk)
     gm_address_map_clear(base, size);
     gm_chunk_retire(chunk);
     if (!paged) {
-        gm_count_segments_locked(lane, arena, -1, size);
+        gm_count_segments_locked(arena, -1, size);
         trace_segment(lane, GM_TRACE_SEGMENT_UNMAP, base, size);
     }
     return_memory(lane->pool, paged, base, size);

@@ -5,7 +5,6 @@
 
 struct gm_trace {
     gm_mutex lock;
-    _Atomic bool on;
     gm_trace_entry *entries GM_GUARDED_BY(lock); /* a ring of `limit`; owned */
     size_t limit GM_GUARDED_BY(lock);
     size_t count GM_GUARDED_BY(lock);
@@ -34,10 +33,15 @@ gm_trace_destroy(gm_trace *trace)
     }
 }
 
-bool
-gm_trace_is_on(const gm_trace *trace)
+static void
+set_attention(gm_pool *pool, uint32_t bit, bool on)
 {
-    return atomic_load_explicit(&trace->on, memory_order_relaxed);
+    if (on) {
+        atomic_fetch_or(&pool->attention, bit);
+    }
+    else {
+        atomic_fetch_and(&pool->attention, ~bit);
+    }
 }
 
 static void
@@ -72,7 +76,7 @@ void
 gm_trace_write(gm_pool *pool, const gm_trace_entry *entry)
 {
     gm_trace *trace = pool->trace;
-    if (gm_trace_is_on(trace)) {
+    if (gm_pool_attention(pool, GM_POOL_HISTORY) != 0) {
         gm_mutex_lock(&trace->lock);
         append_locked(trace, entry);
         gm_mutex_unlock(&trace->lock);
@@ -109,7 +113,7 @@ gm_pool_record_history(gm_pool *pool, size_t max_entries)
     trace->count = 0;
     trace->next = 0;
     trace->dropped = 0;
-    atomic_store_explicit(&trace->on, max_entries != 0, memory_order_relaxed);
+    set_attention(pool, GM_POOL_HISTORY, max_entries != 0);
     gm_mutex_unlock(&trace->lock);
     free(old);
     return GM_OK;
@@ -149,4 +153,5 @@ gm_pool_set_observer(gm_pool *pool, gm_pool_observer observer, void *argument)
     atomic_store(&pool->observer, NULL);
     atomic_store(&pool->observer_argument, argument);
     atomic_store(&pool->observer, observer);
+    set_attention(pool, GM_POOL_OBSERVED, observer != NULL);
 }

@@ -37,7 +37,7 @@ static void
 drop_addresses(gm_lane *lane)
 {
     for (unsigned i = 0; i < GM_ARENAS; i++) {
-        gm_arena *arena = &lane->arenas[i];
+        gm_arena *arena = &lane->shelves[i].arena;
         GM_LIST_FOREACH_SAFE(link, following, &arena->chunks) {
             gm_chunk *chunk = GM_CONTAINER_OF(link, gm_chunk, link);
             if (chunk->paged && chunk->mapped_slots == 0 &&
@@ -161,8 +161,8 @@ reserve_segment(gm_pool *pool, size_t size, gm_shortage *shortage)
     uint64_t identity = device->ops->stream_identity(device, GM_DEFAULT_STREAM);
     GM_TRY(gm_lanes_get(pool, GM_DEFAULT_STREAM, identity, GM_ARENA_ELASTIC, &lane));
     gm_mutex_lock(&lane->lock);
-    gm_status status = gm_source_add_chunk_locked(lane, &lane->arenas[GM_LARGE], size,
-                                                  GM_GRANULE, shortage);
+    gm_status status = gm_source_add_chunk_locked(lane, &lane->shelves[GM_LARGE].arena,
+                                                  size, GM_GRANULE, shortage);
     gm_mutex_unlock(&lane->lock);
     return status;
 }

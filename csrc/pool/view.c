@@ -135,7 +135,7 @@ view_lane(gm_lane *lane, void *argument)
     view_builder *builder = argument;
     gm_lane_drain_locked(lane);
     for (unsigned i = 0; i < GM_ARENAS; i++) {
-        GM_LIST_FOREACH(link, &lane->arenas[i].chunks) {
+        GM_LIST_FOREACH(link, &lane->shelves[i].arena.chunks) {
             view_chunk(builder, lane, GM_CONTAINER_OF(link, gm_chunk, link));
         }
     }

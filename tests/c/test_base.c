@@ -97,7 +97,7 @@ test_slab_zeroes_fresh_nodes_and_reuses(void)
         }
         memset(nodes[i], 0xAB, 100);
     }
-    CHECK_EQ(slab.live, COUNT);
+    CHECK_EQ(gm_slab_live(&slab), COUNT);
     size_t slabs = slab.slab_count;
     gm_slab_give(&slab, nodes[17]);
     unsigned char *again = gm_slab_take(&slab);
@@ -106,7 +106,7 @@ test_slab_zeroes_fresh_nodes_and_reuses(void)
     for (int i = 0; i < COUNT; i++) {
         gm_slab_give(&slab, nodes[i]);
     }
-    CHECK_EQ(slab.live, 0);
+    CHECK_EQ(gm_slab_live(&slab), 0);
     CHECK_OK(gm_slab_reserve(&slab, COUNT));
     CHECK_EQ(slab.slab_count, slabs);
     gm_slab_destroy(&slab);
