@@ -1,8 +1,9 @@
 /* host_internal.h - the host device's object, shared by its files alone.
  *
  * host.c makes it and holds the table of functions, host_memory.c has segments and
- * pages, host_share.c the capacity that processes share, host_stream.c streams and
- * events, host_queue.c the queues behind them and the work.
+ * pages, host_window.c where segments lie, host_share.c the capacity that processes
+ * share, host_stream.c streams and events, host_queue.c the queues behind them and the
+ * work.
  *
  * Note [Host locks]
  * `memory_lock` guards everything about memory and may be held across a system call
@@ -134,6 +135,9 @@ typedef struct host_device {
     host_share *share; /* owned; NULL: the capacity is ours alone */
     gm_page_book book GM_GUARDED_BY(memory_lock);
     gm_intervals segments GM_GUARDED_BY(memory_lock);
+    gm_interval window GM_GUARDED_BY(memory_lock); /* size 0: none; Note [Window] */
+    gm_intervals gaps GM_GUARDED_BY(memory_lock);  /* of the window; never adjacent */
+    bool window_tried GM_GUARDED_BY(memory_lock);
 
     gm_mutex stream_lock;
     gm_handles streams GM_GUARDED_BY(stream_lock);
@@ -180,6 +184,15 @@ gm_host_memory_init(host_device *host, bool aliasing);
 void
 gm_host_memory_destroy(host_device *host);
 
+/* A private mapping at a multiple of `alignment`; NULL with errno when there is none.
+ * Pre: `size` is a multiple of the kernel's page. */
+void *
+gm_host_map_aligned(size_t size, size_t alignment, int protection);
+
+/* Why the kernel refused a mapping, by errno. */
+gm_status
+gm_host_mapping_status(void);
+
 gm_status
 gm_host_memory_info(gm_device *self, size_t *free_bytes, size_t *total_bytes);
 gm_status
@@ -200,6 +213,30 @@ gm_status
 gm_host_unmap(gm_device *self, gm_devptr address, size_t size);
 gm_status
 gm_host_grant(gm_device *self, gm_devptr address, size_t size);
+
+/* ---- host_window.c --------------------------------------------------------------- */
+
+static inline bool
+gm_host_in_window_locked(const host_device *host, gm_devptr address)
+    GM_REQUIRES(host->memory_lock)
+{
+    return address - host->window.address < host->window.size;
+}
+
+/* Fresh memory for a segment, at a multiple of GM_RANGE_ALIGNMENT; NULL with errno when
+ * there is none. Pre: `size` is a multiple of the kernel's page. */
+void *
+gm_host_window_take_locked(host_device *host, size_t size)
+    GM_REQUIRES(host->memory_lock);
+
+/* Gives such memory back. A failure changes nothing. */
+GM_NODISCARD gm_status
+gm_host_window_give_locked(host_device *host, gm_devptr address, size_t size)
+    GM_REQUIRES(host->memory_lock);
+
+/* Unmaps the window with all that lies in it. */
+void
+gm_host_window_destroy(host_device *host);
 
 /* ---- host_queue.c ---------------------------------------------------------------- */
 

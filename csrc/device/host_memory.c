@@ -101,18 +101,16 @@ gm_host_occupy(gm_device *device, size_t bytes)
 
 /* ---- addresses ------------------------------------------------------------------- */
 
-/* Why the kernel refused a mapping: ENOMEM is its limit of mappings, since nothing here
- * is charged against its memory before it is touched. */
-static gm_status
-mapping_status(void)
+/* ENOMEM is the kernel's limit of mappings, since nothing here is charged against its
+ * memory before it is touched. */
+gm_status
+gm_host_mapping_status(void)
 {
     return errno == ENOMEM ? GM_NO_MAPPING : GM_DEVICE_ERROR;
 }
 
-/* A private mapping at a multiple of `alignment`; NULL with errno when there is none.
- * Pre: `size` is a multiple of KERNEL_PAGE. */
-static void *
-map_aligned(size_t size, size_t alignment, int protection)
+void *
+gm_host_map_aligned(size_t size, size_t alignment, int protection)
 {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     if (size > SIZE_MAX - alignment) {
@@ -140,10 +138,10 @@ segment_create_locked(host_device *host, size_t size, gm_devptr *out)
     size_t span = gm_align_up_unchecked(size, KERNEL_PAGE);
     GM_TRY(gm_intervals_reserve(&host->segments));
     GM_TRY(take_capacity_locked(host, size));
-    void *memory = map_aligned(span, GM_RANGE_ALIGNMENT, PROT_READ | PROT_WRITE);
+    void *memory = gm_host_window_take_locked(host, span);
     if (memory == NULL) {
         give_capacity_locked(host, size);
-        return mapping_status();
+        return gm_host_mapping_status();
     }
     gm_status status =
         gm_intervals_insert(&host->segments, (uintptr_t)memory, size, NULL);
@@ -178,9 +176,7 @@ segment_destroy_locked(host_device *host, gm_devptr address, size_t size)
         return GM_INVALID;
     }
     size_t span = gm_align_up_unchecked(size, KERNEL_PAGE);
-    if (munmap(gm_device_host_pointer(address), span) != 0) {
-        return mapping_status();
-    }
+    GM_TRY(gm_host_window_give_locked(host, address, span));
     gm_intervals_remove(&host->segments, segment);
     give_capacity_locked(host, size);
     return GM_OK;
@@ -206,7 +202,7 @@ address_reserve_locked(host_device *host, size_t size, gm_devptr *out)
     size_t page_size = host->book.page_size;
     size_t alignment = page_size > GM_RANGE_ALIGNMENT ? page_size : GM_RANGE_ALIGNMENT;
     GM_TRY(gm_page_book_check_size(&host->book, size));
-    void *start = map_aligned(size, alignment, PROT_NONE);
+    void *start = gm_host_map_aligned(size, alignment, PROT_NONE);
     if (start == NULL) {
         return GM_NO_ADDRESS;
     }
@@ -239,7 +235,7 @@ gm_host_address_release(gm_device *self, gm_devptr address, size_t size)
     gm_mutex_lock(&host->memory_lock);
     gm_status status = gm_page_book_check_range(&host->book, address, size);
     if (status == GM_OK && munmap(gm_device_host_pointer(address), size) != 0) {
-        status = mapping_status();
+        status = gm_host_mapping_status();
     }
     if (status == GM_OK) {
         gm_page_book_remove_range(&host->book, address, size);
@@ -326,7 +322,7 @@ map_locked(host_device *host, gm_devptr address, gm_page page)
     void *mapped = mmap(gm_device_host_pointer(address), page_size, PROT_NONE,
                         MAP_SHARED | MAP_FIXED, host->memfd, page_offset(host, page));
     if (mapped == MAP_FAILED) {
-        return mapping_status();
+        return gm_host_mapping_status();
     }
     gm_page_book_map(&host->book, &slots, page);
     note_breaks_locked(host, breaks);
@@ -358,7 +354,7 @@ unmap_locked(host_device *host, gm_devptr address, size_t size)
      * Without access the old one is as good: the next map replaces it. */
     if (blank == MAP_FAILED &&
         mprotect(gm_device_host_pointer(address), size, PROT_NONE) != 0) {
-        return mapping_status();
+        return gm_host_mapping_status();
     }
     gm_page_book_unmap(&host->book, &slots);
     note_breaks_locked(host, breaks);
@@ -387,7 +383,7 @@ gm_host_grant(gm_device *self, gm_devptr address, size_t size)
     gm_status status = gm_page_book_check_mapped(&host->book, address, size, &slots);
     if (status == GM_OK &&
         mprotect(gm_device_host_pointer(address), size, PROT_READ | PROT_WRITE) != 0) {
-        status = mapping_status();
+        status = gm_host_mapping_status();
     }
     gm_mutex_unlock(&host->memory_lock);
     return status;
@@ -432,21 +428,26 @@ gm_host_memory_init(host_device *host, bool aliasing)
     return GM_OK;
 }
 
+/* The window goes as a whole. */
 static void
-unmap_all(const gm_intervals *intervals)
+unmap_outside_window(const host_device *host,
+                     const gm_intervals *intervals) GM_NO_THREAD_ANALYSIS
 {
     for (size_t i = 0; i < intervals->count; i++) {
         const gm_interval *interval = &intervals->items[i];
-        (void)munmap(gm_device_host_pointer(interval->address),
-                     gm_align_up_unchecked(interval->size, KERNEL_PAGE));
+        if (!gm_host_in_window_locked(host, interval->address)) {
+            (void)munmap(gm_device_host_pointer(interval->address),
+                         gm_align_up_unchecked(interval->size, KERNEL_PAGE));
+        }
     }
 }
 
 void
 gm_host_memory_destroy(host_device *host) GM_NO_THREAD_ANALYSIS
 {
-    unmap_all(&host->segments);
-    unmap_all(&host->book.ranges);
+    unmap_outside_window(host, &host->segments);
+    unmap_outside_window(host, &host->book.ranges);
+    gm_host_window_destroy(host);
     atomic_fetch_sub_explicit(&all_breaks, host->book.breaks, memory_order_relaxed);
     gm_intervals_destroy(&host->segments);
     gm_page_book_destroy(&host->book);

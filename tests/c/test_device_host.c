@@ -116,6 +116,56 @@ test_bad_options_are_refused(void)
     }
 }
 
+/* ---- where segments lie ---- */
+
+static void
+test_segments_lie_lowest_first(void)
+{
+    gm_device *device = open_sized(64 * MIB, 0);
+    const gm_device_ops *ops = device->ops;
+    gm_devptr first, places[32], again;
+    CHECK_OK(ops->segment_create(device, 512, &first));
+    for (size_t i = 1; i < 32; i++) {
+        CHECK_OK(ops->segment_create(device, MIB, &places[i]));
+        CHECK_EQ(places[i], first + i * 2 * MIB);
+        memset(gm_device_host_pointer(places[i]), 7, MIB);
+    }
+    /* What neighbours leave is one place, and the memory there is fresh. */
+    CHECK_OK(ops->segment_destroy(device, places[5], MIB));
+    CHECK_OK(ops->segment_destroy(device, places[7], MIB));
+    CHECK_OK(ops->segment_destroy(device, places[6], MIB));
+    CHECK_EQ(mappings_in(places[5], 6 * MIB), 1);
+    CHECK_OK(ops->segment_create(device, 6 * MIB, &again));
+    CHECK_EQ(again, places[5]);
+    CHECK_EQ(((char *)gm_device_host_pointer(again))[2 * MIB], 0);
+    CHECK_EQ(((char *)gm_device_host_pointer(places[8]))[MIB - 1], 7);
+    gm_device_release(device);
+}
+
+static void
+test_scattered_segments_find_room(void)
+{
+    enum {
+        COUNT = 32
+    };
+    gm_device *device = open_sized(COUNT * MIB, 0);
+    const gm_device_ops *ops = device->ops;
+    gm_devptr places[COUNT], large;
+    for (size_t i = 0; i < COUNT; i++) {
+        CHECK_OK(ops->segment_create(device, 512, &places[i]));
+    }
+    for (size_t i = 0; i < COUNT; i += 2) {
+        CHECK_OK(ops->segment_destroy(device, places[i], 512));
+    }
+    /* No place of that size is left among them, yet the capacity is there. */
+    CHECK_OK(ops->segment_create(device, 30 * MIB, &large));
+    memset(gm_device_host_pointer(large), 1, 30 * MIB);
+    CHECK_OK(ops->segment_destroy(device, large, 30 * MIB));
+    CHECK_OK(ops->segment_create(device, MIB, &large));
+    CHECK_EQ(large, places[0]);
+    gm_device_release(device);
+}
+
 /* ---- cost and mapping ---- */
 
 static void
@@ -413,6 +463,8 @@ test_threads_share_the_memory(void)
 
 static const gm_test all_tests[] = {
     {"bad_options_are_refused", test_bad_options_are_refused},
+    {"segments_lie_lowest_first", test_segments_lie_lowest_first},
+    {"scattered_segments_find_room", test_scattered_segments_find_room},
     {"untouched_memory_costs_nothing", test_untouched_memory_costs_nothing},
     {"destroyed_pages_give_memory_back", test_destroyed_pages_give_memory_back},
     {"large_pages_are_aligned", test_large_pages_are_aligned},
