@@ -6,7 +6,6 @@ must succeed within the same limits by moving pages.
 
 import itertools
 import random
-import statistics
 import sys
 import time
 
@@ -40,11 +39,11 @@ def test_frag_01_limit_takes_the_flush_path(paging):
         kept = pool.empty(768 * MIB)
         stats = pool.stats()
         assert kept.nbytes == 768 * MIB
-        assert 768 * MIB <= reserved(pool) <= 770 * MIB or paging
+        assert 768 * MIB <= reserved(pool) <= 770 * MIB
         assert stats["reserved_bytes.all.peak"] <= 1024 * MIB
         assert pool.device.counters()["memory_peak"] <= 1024 * MIB
         assert stats["num_ooms"] == 0
-        assert stats["flushes"] >= 1 or paging
+        assert stats["flushes"] >= (0 if paging else 1)  # pages need no flush
         del kept
 
 
@@ -171,23 +170,22 @@ def test_frag_08_growing_sizes_find_room(paging):
 @either
 @pytest.mark.parametrize("live", [0, 50])
 def test_frag_09_long_runs_stay_fast(paging, live):
-    """The median of ten times is compared, so that a busy machine does not count."""
+    """Time of the thread is compared, so that a busy machine does not count."""
     with make("2 GiB", paging) as pool:
         held = [None] * max(live, 1)
         times = []
         for step in range(200_000):
-            if step % 1000 == 0:
-                times.append(time.perf_counter())
+            if step % 10_000 == 0:
+                times.append(time.thread_time())
             held[step % len(held)] = pool.empty(512 * (1 + step % 20_000))
             if not live:
                 held[0] = None
-            if step % 10_000 == 0:
+            if step % 500 == 0:
                 sizes = pool.sizes()
                 assert sizes["index_entries"] <= sizes["free_blocks"]
-        times.append(time.perf_counter())
+        times.append(time.thread_time())
         took = [after - before for before, after in itertools.pairwise(times)]
-        first = statistics.median(took[20:30])  # the first 20,000 are the warm-up
-        assert statistics.median(took[-10:]) <= 3 * first
+        assert took[-1] <= 3 * took[2]  # the first 20,000 are the warm-up
         held.clear()
 
 

@@ -120,9 +120,8 @@ def test_size_05_default_alignment_everywhere(paging):
         streams = [0] + [Stream(device) for _ in range(4)]
         live, classes = [], set()
         for step in range(10_000):
-            if len(live) > 100 or (live and dice.random() < 0.45):
+            while len(live) > 100 or (live and dice.random() < 0.45):
                 live.pop(dice.randrange(len(live)))
-                continue
             size = int(2 ** dice.uniform(0, 21))
             classes.add(size <= 256 * KIB)
             live.append(pool.empty(size, stream=dice.choice(streams)))
