@@ -3,96 +3,7 @@
 
 #include "base/assert.h"
 #include "base/bits.h"
-#include "heap/arena_slots.h"
-
-/* ---- the two indexes ------------------------------------------------------------ */
-
-static inline void
-set_unmapped(gm_block *block, uint32_t unmapped)
-{
-    block->unmapped = unmapped;
-    block->partial = unmapped != 0;
-}
-
-/* Does a free block have mapped bytes at all? */
-static inline bool
-has_memory(const gm_arena *arena, const gm_block *block)
-{
-    return !block->partial || gm_arena_mapped_part(arena, block) != 0;
-}
-
-static void
-reindex_sparse(gm_arena *arena, gm_block *block)
-{
-    uint32_t slot = gm_free_index_class(block->size);
-    if (slot != block->sparse_slot) {
-        if (block->sparse_slot != GM_INDEX_NONE) {
-            gm_free_index_remove(&arena->sparse, GM_INDEX_SPARSE, block);
-        }
-        gm_free_index_insert(&arena->sparse, GM_INDEX_SPARSE, block, slot);
-    }
-}
-
-/* Files a free block anew after its size or prefix changed. A block whose class stays
- * the same keeps its place: most changes touch no list. */
-static inline void
-reindex_block(gm_arena *arena, gm_block *block)
-{
-    uint32_t slot = block->mapped_prefix != 0
-                        ? gm_free_index_class(block->mapped_prefix)
-                        : GM_INDEX_NONE;
-    if (slot != block->mapped_slot) {
-        if (block->mapped_slot != GM_INDEX_NONE) {
-            gm_free_index_remove(&arena->mapped, GM_INDEX_MAPPED, block);
-        }
-        if (slot != GM_INDEX_NONE) {
-            gm_free_index_insert(&arena->mapped, GM_INDEX_MAPPED, block, slot);
-        }
-    }
-    if (block->partial) {
-        reindex_sparse(arena, block);
-    }
-}
-
-static inline void
-index_block(gm_arena *arena, gm_block *block)
-{
-    block->mapped_slot = GM_INDEX_NONE;
-    if (block->partial) {
-        block->sparse_slot = GM_INDEX_NONE;
-    }
-    reindex_block(arena, block);
-    arena->free_blocks += has_memory(arena, block);
-}
-
-static inline void
-unindex_block(gm_arena *arena, gm_block *block)
-{
-    if (block->mapped_slot != GM_INDEX_NONE) {
-        gm_free_index_remove(&arena->mapped, GM_INDEX_MAPPED, block);
-    }
-    if (block->partial) {
-        gm_free_index_remove(&arena->sparse, GM_INDEX_SPARSE, block);
-    }
-    arena->free_blocks -= has_memory(arena, block);
-}
-
-/* Moves mapped_prefix over slots that are mapped now. Cost: O(slots passed). */
-static void
-extend_prefix(const gm_arena *arena, gm_block *block)
-{
-    uint64_t start = gm_block_start(block);
-    if (block->unmapped == 0) {
-        block->mapped_prefix = block->size;
-        return;
-    }
-    size_t slot = gm_arena_slot(arena, block->chunk, start + block->mapped_prefix);
-    while (gm_chunk_is_mapped(block->chunk, slot)) {
-        slot++;
-    }
-    uint64_t end = gm_arena_slot_address(arena, block->chunk, slot);
-    block->mapped_prefix = end > start ? (size_t)(end - start) : 0;
-}
+#include "heap/arena_index.h"
 
 /* ---- chunks ------------------------------------------------------------------------ */
 
@@ -148,9 +59,9 @@ gm_arena_add_chunk(gm_arena *arena, gm_chunk *chunk)
     if (!chunk->paged) {
         arena->mapped_bytes += chunk->size;
     }
-    set_unmapped(block, (uint32_t)chunk->slot_count);
+    gm_block_set_unmapped(block, (uint32_t)chunk->slot_count);
     block->mapped_prefix = chunk->paged ? 0 : chunk->size;
-    index_block(arena, block);
+    gm_arena_index(arena, block);
 }
 
 bool
@@ -165,7 +76,7 @@ gm_arena_remove_chunk(gm_arena *arena, gm_chunk *chunk)
 {
     gm_block *block = chunk->first;
     GM_ASSERT(gm_arena_chunk_is_idle(chunk) && chunk->mapped_slots == 0);
-    unindex_block(arena, block);
+    gm_arena_unindex(arena, block);
     gm_block_set_state(block, GM_HEAP_DEAD);
     gm_slab_give(arena->nodes, block);
     gm_list_remove(&chunk->link);
@@ -266,8 +177,9 @@ find_sparse(const gm_arena *arena, size_t size, size_t alignment, gm_placement *
 }
 
 bool
-gm_arena_find(const gm_arena *arena, size_t size, size_t alignment, gm_placement *out)
+gm_arena_find(gm_arena *arena, size_t size, size_t alignment, gm_placement *out)
 {
+    gm_arena_file_loose(arena);
     gm_block *block = find_mapped(arena, size, alignment, true);
     if (block != NULL && split_allows(arena, block, size)) {
         *out = (gm_placement){
@@ -315,8 +227,8 @@ cut_lower(gm_arena *arena, gm_block *block, size_t size)
     move_start(block, start + size);
     block->size -= size;
     block->mapped_prefix -= size;
-    reindex_block(arena, block);
-    arena->free_blocks -= !has_memory(arena, block);
+    gm_arena_loosen(arena, block);
+    arena->free_blocks -= !gm_arena_has_memory(arena, block);
     return lower;
 }
 
@@ -325,23 +237,23 @@ static void
 cut_front(gm_arena *arena, gm_block *block, size_t front)
 {
     uint64_t start = gm_block_start(block);
-    unindex_block(arena, block);
+    gm_arena_unindex(arena, block);
     gm_block *lower = insert_below(arena, block, start, front);
     lower->uses = 0;
     lower->freed_ns = block->freed_ns;
     gm_block_set_state(lower, GM_HEAP_FREE);
     gm_arena_measure(arena, lower, &lower->unmapped, &lower->mapped_prefix);
-    set_unmapped(lower, lower->unmapped);
+    gm_block_set_unmapped(lower, lower->unmapped);
     move_start(block, start + front);
     block->size -= front;
-    set_unmapped(block, block->unmapped - lower->unmapped);
+    gm_block_set_unmapped(block, block->unmapped - lower->unmapped);
     block->mapped_prefix =
         block->mapped_prefix > front ? block->mapped_prefix - front : 0;
     if (block->mapped_prefix == 0) {
-        extend_prefix(arena, block);
+        gm_arena_extend_prefix(arena, block);
     }
-    index_block(arena, lower);
-    index_block(arena, block);
+    gm_arena_index(arena, lower);
+    gm_arena_index(arena, block);
 }
 
 /* The first `size` bytes of a free block, all mapped, become a live block; all of it
@@ -354,7 +266,7 @@ cut_out(gm_arena *arena, gm_block *block, size_t size)
         block = cut_lower(arena, block, size);
     }
     else {
-        unindex_block(arena, block);
+        gm_arena_unindex(arena, block);
     }
     block->uses = 0;
     gm_block_set_state(block, GM_HEAP_USED);
@@ -375,6 +287,7 @@ gm_arena_place(gm_arena *arena, const gm_placement *placement)
 static gm_block *
 take_aligned(gm_arena *arena, size_t size, size_t alignment)
 {
+    gm_arena_file_loose(arena);
     gm_block *block = find_mapped(arena, size, alignment, false);
     if (block == NULL || !split_allows(arena, block, size)) {
         return NULL;
@@ -384,13 +297,26 @@ take_aligned(gm_arena *arena, size_t size, size_t alignment)
     return gm_arena_place(arena, &placement);
 }
 
+/* The best block of the index and the loose one. */
+static inline gm_block *
+find_best(const gm_arena *arena, size_t size)
+{
+    gm_block *block = gm_free_index_find(&arena->mapped, size, false);
+    gm_block *loose = arena->loose;
+    if (loose == NULL || loose->mapped_prefix < size ||
+        (block != NULL && block->mapped_prefix <= loose->mapped_prefix)) {
+        return block;
+    }
+    return loose;
+}
+
 gm_block *
 gm_arena_take(gm_arena *arena, size_t size, size_t alignment)
 {
     if (alignment > GM_HEAP_GRANULE) {
         return take_aligned(arena, size, alignment);
     }
-    gm_block *block = gm_free_index_find(&arena->mapped, size, false);
+    gm_block *block = find_best(arena, size);
     if (block == NULL || !split_allows(arena, block, size)) {
         return NULL;
     }
@@ -418,33 +344,34 @@ drop_node(gm_arena *arena, gm_block *block)
 static void
 grow_up(gm_arena *arena, gm_block *lower, size_t size, uint64_t now_ns)
 {
-    arena->free_blocks += !has_memory(arena, lower);
+    arena->free_blocks += !gm_arena_has_memory(arena, lower);
     if (lower->mapped_prefix == lower->size) {
         lower->mapped_prefix += size;
     }
     lower->size += size;
     lower->freed_ns = now_ns;
-    reindex_block(arena, lower);
+    gm_arena_reindex(arena, lower);
 }
 
 /* The free block above takes in `size` mapped bytes below it. */
 static void
 grow_down(gm_arena *arena, gm_block *upper, size_t size, uint64_t now_ns)
 {
-    arena->free_blocks += !has_memory(arena, upper);
+    arena->free_blocks += !gm_arena_has_memory(arena, upper);
     move_start(upper, gm_block_start(upper) - size);
     upper->mapped_prefix += size;
     upper->size += size;
     upper->freed_ns = now_ns;
-    reindex_block(arena, upper);
+    gm_arena_reindex(arena, upper);
 }
 
 /* Two free neighbours, once parted by a live block, become the lower one. */
 static inline void
 join(gm_arena *arena, gm_block *lower, gm_block *upper)
 {
-    unindex_block(arena, upper);
-    arena->free_blocks += !has_memory(arena, lower) && has_memory(arena, upper);
+    gm_arena_unindex(arena, upper);
+    arena->free_blocks +=
+        !gm_arena_has_memory(arena, lower) && gm_arena_has_memory(arena, upper);
     if (lower->mapped_prefix == lower->size) {
         lower->mapped_prefix += upper->mapped_prefix;
     }
@@ -452,11 +379,11 @@ join(gm_arena *arena, gm_block *lower, gm_block *upper)
         if (!lower->partial) {
             lower->sparse_slot = GM_INDEX_NONE;
         }
-        set_unmapped(lower, lower->unmapped + upper->unmapped);
+        gm_block_set_unmapped(lower, lower->unmapped + upper->unmapped);
     }
     lower->size += upper->size;
     drop_node(arena, upper);
-    reindex_block(arena, lower);
+    gm_arena_reindex(arena, lower);
 }
 
 void
@@ -479,64 +406,18 @@ gm_arena_release(gm_arena *arena, gm_block *block, uint64_t now_ns)
         grow_down(arena, upper, size, now_ns);
     }
     else {
-        set_unmapped(block, 0);
+        gm_block_set_unmapped(block, 0);
         block->mapped_prefix = size;
         block->freed_ns = now_ns;
         gm_block_set_state(block, GM_HEAP_FREE);
-        index_block(arena, block);
+        gm_arena_index(arena, block);
     }
-}
-
-/* ---- pages --------------------------------------------------------------------------------- */
-
-void
-gm_arena_commit_pages(gm_arena *arena, gm_block *block, size_t first_slot, size_t count)
-{
-    gm_chunk *chunk = block->chunk;
-    unindex_block(arena, block);
-    for (size_t slot = first_slot; slot < first_slot + count; slot++) {
-        if (chunk->slots[slot].state == GM_SLOT_FREE_VA) {
-            chunk->slots[slot].state = GM_SLOT_MAPPED;
-            chunk->mapped_slots++;
-            arena->mapped_bytes += arena->page_size;
-            set_unmapped(block, block->unmapped - 1);
-        }
-    }
-    extend_prefix(arena, block);
-    index_block(arena, block);
 }
 
 size_t
-gm_arena_inner_slots(const gm_arena *arena, const gm_block *block, size_t *first_slot)
+gm_arena_largest(const gm_arena *arena)
 {
-    const gm_chunk *chunk = block->chunk;
-    uint64_t low = gm_align_up_unchecked(gm_block_start(block), arena->page_size);
-    uint64_t high = gm_align_down(gm_block_end(block), arena->page_size);
-    if (high <= low) {
-        return 0;
-    }
-    *first_slot = gm_arena_slot(arena, chunk, low);
-    return (size_t)(high - low) / arena->page_size;
-}
-
-void
-gm_arena_remove_pages(gm_arena *arena, gm_block *block, size_t first_slot, size_t count)
-{
-    gm_chunk *chunk = block->chunk;
-    unindex_block(arena, block);
-    for (size_t slot = first_slot; slot < first_slot + count; slot++) {
-        if (gm_chunk_is_mapped(chunk, slot)) {
-            chunk->slots[slot].state = GM_SLOT_FREE_VA;
-            chunk->slots[slot].page = 0;
-            chunk->mapped_slots--;
-            arena->mapped_bytes -= arena->page_size;
-            set_unmapped(block, block->unmapped + 1);
-        }
-    }
-    size_t below = (size_t)(gm_arena_slot_address(arena, chunk, first_slot) -
-                            gm_block_start(block));
-    if (block->mapped_prefix > below) {
-        block->mapped_prefix = below;
-    }
-    index_block(arena, block);
+    size_t largest = gm_free_index_largest(&arena->mapped);
+    size_t loose = arena->loose != NULL ? arena->loose->mapped_prefix : 0;
+    return loose > largest ? loose : largest;
 }

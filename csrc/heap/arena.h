@@ -17,6 +17,12 @@
  * the one that newly touches the fewest pages wins; the tail of a chunk is such a
  * block, so growth and the filling of holes are one rule.
  *
+ * Note [The loose block]
+ * A block that was cut is often cut again, or grows back, before another one is looked
+ * for. So the free block that was cut last is taken out of `mapped` and kept by itself;
+ * it is compared with what the index finds, and filed when another block is cut. (The
+ * "designated victim" of Doug Lea's malloc, but best fit still decides.)
+ *
  * Thread-safety: none; the lane's lock guards the whole arena.
  * Ownership: the arena owns its chunks and blocks; the slab of nodes is the lane's.
  * Cost: find and release O(1); the rest is stated.
@@ -38,6 +44,7 @@ struct gm_arena {
     gm_slab *nodes;   /* borrowed from the lane */
     void *owner;      /* the lane, stored in each chunk */
     gm_free_index mapped;
+    gm_block *loose; /* Note [The loose block] */
     gm_free_index sparse;
     gm_list chunks;
     size_t chunk_count;
@@ -82,7 +89,7 @@ gm_arena_chunk_is_idle(const gm_chunk *chunk);
 /* Chooses a place for `size` bytes (a multiple of 512) at `alignment` (a power of two
  * >= 512), if there is one at all. False: none; nothing changes in any case. */
 bool
-gm_arena_find(const gm_arena *arena, size_t size, size_t alignment, gm_placement *out);
+gm_arena_find(gm_arena *arena, size_t size, size_t alignment, gm_placement *out);
 
 /* Cuts the block out and returns it USED. Pre: found by gm_arena_find, nothing changed
  * since, no page is missing any more, gm_slab_reserve(nodes, 2). */
@@ -114,6 +121,10 @@ gm_arena_inner_slots(const gm_arena *arena, const gm_block *block, size_t *first
 void
 gm_arena_remove_pages(gm_arena *arena, gm_block *block, size_t first_slot,
                       size_t count);
+
+/* The largest block that could be taken, in bytes. Cost: the length of one list. */
+size_t
+gm_arena_largest(const gm_arena *arena);
 
 /* Free mapped bytes. */
 static inline size_t

@@ -45,7 +45,8 @@ check_block(const gm_arena *arena, const gm_block *block)
     if (unmapped != block->unmapped || prefix != block->mapped_prefix) {
         return "a free block's count of unmapped pages is wrong";
     }
-    if ((block->mapped_slot != GM_INDEX_NONE) != (block->mapped_prefix != 0) ||
+    bool filed = block->mapped_prefix != 0 && block != arena->loose;
+    if ((block->mapped_slot != GM_INDEX_NONE) != filed ||
         block->partial != (block->unmapped != 0)) {
         return "a free block is in the wrong index";
     }
@@ -54,7 +55,7 @@ check_block(const gm_arena *arena, const gm_block *block)
 
 /* Sums that a walk derives again. */
 typedef struct walk_sums {
-    size_t live, mapped, free_blocks, in_mapped, in_sparse;
+    size_t live, mapped, free_blocks, in_mapped, in_sparse, loose;
 } walk_sums;
 
 static const char *
@@ -79,6 +80,7 @@ check_chunk(const gm_arena *arena, const gm_chunk *chunk, walk_sums *sums)
             sums->free_blocks += gm_arena_mapped_part(arena, block) != 0;
             sums->in_mapped += block->mapped_slot != GM_INDEX_NONE;
             sums->in_sparse += block->partial;
+            sums->loose += block == arena->loose && block->mapped_prefix != 0;
         }
         else {
             sums->live += block->size;
@@ -119,6 +121,7 @@ gm_arena_check(const gm_arena *arena)
     }
     if (!gm_free_index_check(&arena->mapped) || !gm_free_index_check(&arena->sparse) ||
         sums.in_mapped != gm_free_index_count(&arena->mapped) ||
+        sums.loose != (arena->loose != NULL) ||
         sums.in_sparse != gm_free_index_count(&arena->sparse)) {
         return "a free index differs from the free blocks";
     }

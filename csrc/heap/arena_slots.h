@@ -35,4 +35,8 @@ void
 gm_arena_measure(const gm_arena *arena, const gm_block *block, uint32_t *unmapped,
                  size_t *mapped_prefix);
 
+/* Moves mapped_prefix over slots that are mapped now. Cost: O(slots passed). */
+void
+gm_arena_extend_prefix(const gm_arena *arena, gm_block *block);
+
 #endif

@@ -13,7 +13,7 @@
  *   FREE: unmapped      = number of slots under the block that are not MAPPED
  *         mapped_prefix = bytes from address to the first such slot, or size
  *         partial       = unmapped > 0
- *         in the index `mapped`  exactly when mapped_prefix > 0
+ *         in the index `mapped`  exactly when mapped_prefix > 0 and it is not loose
  *         in the index `sparse`  exactly when partial
  *
  * Thread-safety: the lane's lock guards all fields, except that `state` and `address`

@@ -156,7 +156,8 @@ size_lane(gm_lane *lane, void *argument)
     for (unsigned i = 0; i < GM_ARENAS; i++) {
         const gm_arena *arena = &lane->shelves[i].arena;
         walk->free_blocks += arena->free_blocks;
-        walk->index_entries += gm_free_index_count(&arena->mapped);
+        walk->index_entries +=
+            gm_free_index_count(&arena->mapped) + (arena->loose != NULL);
         GM_LIST_FOREACH(link, &arena->chunks) {
             const gm_chunk *chunk = GM_CONTAINER_OF(link, gm_chunk, link);
             walk->metadata += sizeof(*chunk) + chunk->slot_count * sizeof(gm_slot);

@@ -163,7 +163,7 @@ sum_visit(gm_lane *lane, void *argument)
         return true;
     }
     const gm_arena *arena = &lane->shelves[sums->small ? GM_SMALL : GM_LARGE].arena;
-    oom->largest_free = gm_free_index_largest(&arena->mapped);
+    oom->largest_free = gm_arena_largest(arena);
     return true;
 }
 
