@@ -297,6 +297,14 @@ take_aligned(gm_arena *arena, size_t size, size_t alignment)
     return gm_arena_place(arena, &placement);
 }
 
+/* Is `a` the better place of two that fit: shorter, among equals lower? */
+static inline bool
+fits_better(const gm_block *a, const gm_block *b)
+{
+    return a->mapped_prefix != b->mapped_prefix ? a->mapped_prefix < b->mapped_prefix
+                                                : gm_block_start(a) < gm_block_start(b);
+}
+
 /* The best block of the index and the loose one. */
 static inline gm_block *
 find_best(const gm_arena *arena, size_t size)
@@ -304,7 +312,7 @@ find_best(const gm_arena *arena, size_t size)
     gm_block *block = gm_free_index_find(&arena->mapped, size, false);
     gm_block *loose = arena->loose;
     if (loose == NULL || loose->mapped_prefix < size ||
-        (block != NULL && block->mapped_prefix <= loose->mapped_prefix)) {
+        (block != NULL && fits_better(block, loose))) {
         return block;
     }
     return loose;
