@@ -144,8 +144,8 @@ def test_stat_05_questions_before_the_first_use(question):
             f"print({call.format(first)})\n"
             "from gpumem import _core, device_names\n"
             "assert device_names.open_devices() == () and _core.pools() == []\n"
-            f"print([{call.format('None')}, {call.format('0')},"
-            f" {call.format(repr('host'))}, {call.format(repr('host:0'))}][0])\n"
+            f"print({call.format('None')}, {call.format('0')},"
+            f" {call.format(repr('host'))}, {call.format(repr('host:0'))}, sep='\\n')\n"
             "assert device_names.open_devices() == ()\n"
         )
         answers.update(python(code).splitlines())
