@@ -402,6 +402,12 @@ gm_page_pool_init(gm_pool *pool);
 GM_NODISCARD gm_status
 gm_page_pool_take(gm_pool *pool, bool grow, gm_page *out, gm_refusal *refusal);
 
+/* Could `pages` pages be had, free ones first? Nothing is asked of the device but how
+ * much is free, and nothing changes: a request that cannot be served fails before it
+ * has moved memory. GM_OK promises nothing: another process may be faster. */
+GM_NODISCARD gm_status
+gm_page_pool_foresee(gm_pool *pool, size_t pages, gm_shortage *shortage);
+
 /* Returns a page that is mapped nowhere. */
 void
 gm_page_pool_give(gm_pool *pool, gm_page page);

@@ -54,6 +54,51 @@ refuse_locked(gm_pool *pool, size_t bytes)
     return GM_REFUSED_NOT;
 }
 
+/* How many pages may be created, as far as the device and the head-room go. */
+static size_t
+pages_of_device(gm_pool *pool, size_t headroom, gm_refusal *refusal)
+{
+    gm_device *device = pool->device;
+    size_t free_bytes, total;
+    if (device->ops->memory_info(device, &free_bytes, &total) != GM_OK) {
+        return SIZE_MAX;
+    }
+    size_t room = free_bytes > headroom ? (free_bytes - headroom) / pool->page_size : 0;
+    *refusal =
+        free_bytes / pool->page_size > room ? GM_REFUSED_HEADROOM : GM_REFUSED_DEVICE;
+    return room;
+}
+
+gm_status
+gm_page_pool_foresee(gm_pool *pool, size_t pages, gm_shortage *shortage)
+{
+    gm_page_pool *own = &pool->page_pool;
+    gm_mutex_lock(&own->lock);
+    size_t found = own->count, limit = own->limit, headroom = own->headroom;
+    size_t reserved = own->reserved.current + own->in_flight;
+    gm_mutex_unlock(&own->lock);
+    if (pages <= found) {
+        return GM_OK;
+    }
+    size_t needed = pages - found;
+    size_t possible = limit > reserved ? (limit - reserved) / pool->page_size : 0;
+    gm_refusal refusal = GM_REFUSED_LIMIT;
+    if (needed > 1) { /* one page is had or not: nothing to foresee */
+        gm_refusal other = GM_REFUSED_DEVICE;
+        size_t room = pages_of_device(pool, headroom, &other);
+        if (room < possible) {
+            possible = room;
+            refusal = other;
+        }
+    }
+    if (needed <= possible) {
+        return GM_OK;
+    }
+    *shortage = (gm_shortage){.refusal = refusal,
+                              .bytes = (needed - possible) * pool->page_size};
+    return GM_OUT_OF_MEMORY;
+}
+
 static void
 note_taken_locked(gm_page_pool *pages, size_t bytes)
 {
@@ -229,6 +274,13 @@ gm_page_pool_grow(gm_pool *pool, size_t size, gm_refusal *refusal)
 {
     size_t before = gm_page_pool_reserved(pool);
     gm_status status = GM_OK;
+    if (size > before) {
+        size_t pages = (size - before - 1) / pool->page_size + 1;
+        size_t found = gm_page_pool_unplaced(pool) / pool->page_size;
+        gm_shortage shortage = {0};
+        status = gm_page_pool_foresee(pool, found + pages, &shortage);
+        *refusal = shortage.refusal;
+    }
     while (status == GM_OK && gm_page_pool_reserved(pool) < size) {
         gm_page page;
         status = create_page(pool, &page, refusal);

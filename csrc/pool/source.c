@@ -140,6 +140,7 @@ gm_source_fill_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placem
     if (placement->missing == 0) {
         return GM_OK;
     }
+    GM_TRY(gm_page_pool_foresee(pool, placement->missing, shortage));
     GM_TRY(stage(pool, arena, placement, shortage));
     GM_TRY(map_staged(pool, arena, placement));
     gm_arena_commit_pages(arena, block, placement->first_slot, placement->slot_count);
@@ -302,6 +303,10 @@ gm_source_add_chunk_locked(gm_lane *lane, gm_arena *arena, size_t size,
     gm_chunk *chunk;
     bool paged = arena->page_size != 0;
     GM_TRY(gm_slab_reserve(&lane->nodes, 1));
+    if (paged) {
+        size_t pages = (size - 1) / arena->page_size + 1;
+        GM_TRY(gm_page_pool_foresee(pool, pages, shortage));
+    }
     gm_status status =
         paged ? reserve_addresses(pool, arena, least, &actual, &base)
               : create_segment(pool, arena, least, &actual, shortage, &base);
