@@ -159,5 +159,7 @@ def test_oom_06_a_failure_changes_nothing(paging, old_objects_aside):
             fill.clear()
             assert used(pool) == 0
             gpumem.empty_cache()
-        assert resident() - before < 4 * MIB
+        # AddressSanitizer keeps freed memory for a while.
+        slack = 300 * MIB if "ASAN_OPTIONS" in os.environ else 4 * MIB
+        assert resident() - before < slack
         pool.check()
