@@ -25,7 +25,7 @@ LIVE = (1_000, 30_000, 1_000_000)
 PAIRS = 400_000
 COUNTED_PAIRS = 100_000
 ALLOCATORS = ("gpumem", "malloc")
-SHAPES = ("newest", "random")
+SHAPES = ("newest", "holes", "random")
 
 
 def compile_helper(folder: Path) -> Path:

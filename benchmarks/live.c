@@ -1,10 +1,12 @@
 /* live.c - what one allocation and its free cost while many other blocks are alive.
  *
- *     live gpumem|malloc newest|random LIVE PAIRS
+ *     live gpumem|malloc newest|holes|random LIVE PAIRS
  *
  * Fills up with LIVE blocks, then measures PAIRS pairs: `newest` allocates 16 more and
- * frees them, newest first, again and again; `random`, after as many replacements as
- * there are blocks, frees a block chosen at random and allocates another one. Sizes are log-uniform, 512 bytes to 512 KiB for gpumem (on the sim
+ * frees them, newest first, again and again; `holes` does the same after as many
+ * replacements as there are blocks, so that a fit is found among scattered holes;
+ * `random`, after as many replacements, frees a block chosen at random and allocates
+ * another one. Sizes are log-uniform, 512 bytes to 512 KiB for gpumem (on the sim
  * device, which has no memory) and a 32nd of that for malloc, whose granule is 16
  * bytes: the same number of granules.
  *
@@ -163,7 +165,7 @@ int
 main(int argc, char **argv)
 {
     if (argc != 5) {
-        fprintf(stderr, "usage: live gpumem|malloc newest|random LIVE PAIRS\n");
+        fprintf(stderr, "usage: live gpumem|malloc newest|holes|random LIVE PAIRS\n");
         return 2;
     }
     bench self = {.live = strtoull(argv[3], NULL, 10),
@@ -184,7 +186,7 @@ main(int argc, char **argv)
             fail("filling up");
         }
     }
-    if (random) { /* holes are then where a long run has them */
+    if (strcmp(argv[2], "newest") != 0) { /* holes are where a long run has them */
         draw_steps(&self, self.live);
         replace_random(&self, self.live);
     }
