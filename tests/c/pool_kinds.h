@@ -16,7 +16,7 @@
 #define PAGE ((size_t)64 << 10)
 #define SECOND UINT64_C(1000000000)
 
-/* ---- devices and pools ------------------------------------------------------------ */
+/* ---- devices and pools ----------------------------------------------------------- */
 
 static inline gm_device *
 host_device(size_t capacity)
@@ -96,7 +96,7 @@ fail_nth(gm_device *device, gm_device_call call, uint64_t nth, gm_status status)
     gm_fault_arm(device, &plan);
 }
 
-/* ---- blocks ----------------------------------------------------------------------- */
+/* ---- blocks ---------------------------------------------------------------------- */
 
 /* As the Python layer does: the fast path, and the whole one where that may help. */
 static inline gm_status
@@ -118,7 +118,7 @@ take(gm_pool *pool, size_t size, gm_stream stream)
     return block;
 }
 
-/* ---- what a pool says --------------------------------------------------------------- */
+/* ---- what a pool says ------------------------------------------------------------ */
 
 /* Every invariant holds. */
 #define CHECK_POOL(pool)                                                              \
@@ -166,7 +166,7 @@ close_pool(gm_pool *pool)
     gm_device_release(device);
 }
 
-/* ---- reports ---------------------------------------------------------------------- */
+/* ---- reports --------------------------------------------------------------------- */
 
 /* What came through the report hook while report_to_test was set. */
 static int reports;
@@ -199,7 +199,7 @@ watch_reports(void)
         watch_reports();                              \
     } while (0)
 
-/* ---- children ----------------------------------------------------------------------- */
+/* ---- children -------------------------------------------------------------------- */
 
 /* Runs `body` in a child of fork and returns what waitpid says. A failed check ends the
  * child with status 1. `quiet`: its standard error is thrown away. */

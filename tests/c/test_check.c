@@ -15,7 +15,7 @@ check_broken(gm_pool *pool, const char *expected)
     }
 }
 
-/* With `field` set to `value` the check says `text`, and nothing once it is put back. */
+/* With `field` set to `value` the check says `text`, and nothing once it is back. */
 #define CHECK_BREAK(pool, field, value, text)     \
     do {                                          \
         __typeof__(field) check_kept = (field);   \

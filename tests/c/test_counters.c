@@ -16,7 +16,7 @@ check_stat(const gm_stat *stat, uint64_t current, uint64_t peak, uint64_t alloca
     CHECK_EQ(stat->freed, freed);
 }
 
-/* ---- one lane ------------------------------------------------------------------- */
+/* ---- one lane -------------------------------------------------------------------- */
 
 static void
 rows_count_blocks_bytes_and_requests(void)
@@ -158,7 +158,7 @@ a_reset_of_sums_keeps_current_and_peak(void)
     close_pool(pool);
 }
 
-/* ---- single counters -------------------------------------------------------------- */
+/* ---- single counters ------------------------------------------------------------- */
 
 static void
 calls_of_the_device_are_counted(void)
@@ -240,7 +240,7 @@ a_free_that_finds_the_lock_taken_is_deferred(void)
     close_pool(pool);
 }
 
-/* ---- several lanes ------------------------------------------------------------------ */
+/* ---- several lanes --------------------------------------------------------------- */
 
 static void
 peaks_of_several_lanes_are_those_of_one_moment(void)
@@ -272,7 +272,7 @@ peaks_of_several_lanes_are_those_of_one_moment(void)
     close_pool(pool);
 }
 
-/* ---- a model ------------------------------------------------------------------------ */
+/* ---- a model --------------------------------------------------------------------- */
 
 enum {
     LIVE = 40,

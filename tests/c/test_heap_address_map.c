@@ -1,4 +1,5 @@
-/* test_heap_address_map.c - from an address to its chunk, and chunks that are used again.
+/* test_heap_address_map.c - from an address to its chunk, and chunks that are used
+ * again.
  */
 #include <sys/wait.h>
 #include <unistd.h>
@@ -84,7 +85,7 @@ a_child_of_fork_forgets_all(void)
     gm_address_map_clear(base, STEP);
 }
 
-/* ---- chunks ----------------------------------------------------------------------- */
+/* ---- chunks ---------------------------------------------------------------------- */
 
 static gm_chunk *
 new_chunk(uint64_t base, size_t size, size_t page_size, bool small)

@@ -147,7 +147,7 @@ node_count(const fixture *f)
     return count;
 }
 
-/* ---- chunks ------------------------------------------------------------------------ */
+/* ---- chunks ---------------------------------------------------------------------- */
 
 static void
 chunks_come_and_go(void)
@@ -197,9 +197,9 @@ an_arena_that_goes_leaves_no_address_behind(void)
     gm_chunk_retire(again);
 }
 
-/* ---- merging ------------------------------------------------------------------------- */
+/* ---- merging --------------------------------------------------------------------- */
 
-/* Frees three neighbours in a given order; `pages`: the outer ones lose theirs first. */
+/* Frees three neighbours in a given order; `lose_pages`: without whole pages each. */
 static void
 free_in_order(const int *order, bool lose_pages)
 {
@@ -246,7 +246,7 @@ neighbours_are_joined_in_any_order(void)
     }
 }
 
-/* ---- places -------------------------------------------------------------------------- */
+/* ---- places ---------------------------------------------------------------------- */
 
 static void
 mapped_memory_is_taken_before_new_pages(void)
@@ -287,7 +287,7 @@ the_fewest_new_pages_win(void)
     release(&f, half, 1);
     CHECK_EQ(remove_inner_pages(&f, first->prev), 6);
     CHECK_EQ(remove_inner_pages(&f, second->prev), 4);
-    /* Five pages are missing below `first`, four below `second`, whose last is there. */
+    /* Below `first` all pages are missing, below `second` all but the last. */
     gm_block *block = place_aligned(&f, 4 * PAGE + PAGE / 2, 512, false, &new_pages);
     CHECK_EQ(gm_block_start(block), at);
     CHECK_EQ(new_pages, 4);
@@ -398,7 +398,7 @@ long_blocks_are_not_split_for_short_ones(void)
     close_arena(&f);
 }
 
-/* ---- pages --------------------------------------------------------------------------- */
+/* ---- pages ----------------------------------------------------------------------- */
 
 static void
 only_whole_pages_leave(void)
@@ -465,7 +465,7 @@ random_use_keeps_every_invariant(void)
     }
 }
 
-/* ---- damage -------------------------------------------------------------------------- */
+/* ---- damage ---------------------------------------------------------------------- */
 
 #define CHECK_DAMAGE(f, field, value, text)                           \
     do {                                                              \

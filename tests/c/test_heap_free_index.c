@@ -1,5 +1,5 @@
-/* test_heap_free_index.c - free blocks by size: classes, the best fit, and damage that the
- * check must see.
+/* test_heap_free_index.c - free blocks by size: classes, the best fit, and damage that
+ * the check must see.
  */
 #include "check.h"
 #include "heap/free_index.h"

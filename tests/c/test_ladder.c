@@ -30,7 +30,7 @@ check_oom(gm_pool *pool, size_t size, gm_stream stream, gm_oom_reason reason)
     return oom;
 }
 
-/* ---- reasons ---------------------------------------------------------------------- */
+/* ---- reasons --------------------------------------------------------------------- */
 
 static void
 reasons_have_names(void)
@@ -148,7 +148,7 @@ a_caller_need_not_ask_why(void)
     close_pool(pool);
 }
 
-/* ---- rungs ------------------------------------------------------------------------ */
+/* ---- rungs ----------------------------------------------------------------------- */
 
 static void
 idle_memory_moves_between_streams(void)
@@ -287,7 +287,7 @@ a_full_pool_without_work_does_not_wait(void)
     close_pool(pool);
 }
 
-/* ---- failures on the way ------------------------------------------------------------ */
+/* ---- failures on the way --------------------------------------------------------- */
 
 static void
 what_cannot_be_taken_back_is_reported(void)

@@ -1,5 +1,5 @@
-/* test_life.c - a pool's calls one by one: wrong arguments, bad frees, what a block says
- * of itself, and locks that are held.
+/* test_life.c - a pool's calls one by one: wrong arguments, bad frees, what a block
+ * says of itself, and locks that are held.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -101,7 +101,7 @@ the_fast_path_makes_no_memory_call(void)
     close_pool(pool);
 }
 
-/* ---- frees by address -------------------------------------------------------------- */
+/* ---- frees by address ------------------------------------------------------------ */
 
 static void
 an_address_is_freed_by_its_own_pool_alone(void)
@@ -193,7 +193,7 @@ a_second_free_of_a_handle_ends_the_program(void)
     CHECK_EQ(WTERMSIG(status), SIGABRT);
 }
 
-/* ---- locks that are held -------------------------------------------------------------- */
+/* ---- locks that are held --------------------------------------------------------- */
 
 typedef struct waiter {
     gm_pool *pool;

@@ -1,4 +1,5 @@
-/* test_options.c - what can be set on a pool: defaults, refusals, and what a change does.
+/* test_options.c - what can be set on a pool: defaults, refusals, and what a change
+ * does.
  */
 #include "pool_kinds.h"
 

@@ -38,7 +38,7 @@ free_after(gm_pool *pool, gm_stream first, gm_stream second)
     return address;
 }
 
-/* ---- order ---------------------------------------------------------------------- */
+/* ---- order ----------------------------------------------------------------------- */
 
 static void
 a_block_waits_for_all_its_streams(void)
@@ -117,7 +117,7 @@ recording_what_needs_no_wait_does_nothing(void)
     close_pool(pool);
 }
 
-/* ---- events that cannot be had ------------------------------------------------------- */
+/* ---- events that cannot be had --------------------------------------------------- */
 
 static void
 without_an_event_a_stream_is_not_recorded(void)
@@ -170,7 +170,7 @@ a_block_whose_event_was_lost_is_not_used_again(void)
     gm_device_release(device);
 }
 
-/* ---- streams that go ------------------------------------------------------------------ */
+/* ---- streams that go ------------------------------------------------------------- */
 
 static void
 one_last_event_covers_a_retired_stream(void)

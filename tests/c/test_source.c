@@ -25,7 +25,7 @@ check_failure(gm_pool *pool, gm_device_call call, uint64_t nth, gm_status status
     CHECK_POOL(pool);
 }
 
-/* ---- pages ------------------------------------------------------------------------ */
+/* ---- pages ----------------------------------------------------------------------- */
 
 static void
 a_failure_between_pages_leaves_nothing_mapped(void)
@@ -137,7 +137,7 @@ a_page_that_cannot_be_unmapped_is_put_aside(void)
     gm_device_release(device);
 }
 
-/* ---- addresses -------------------------------------------------------------------- */
+/* ---- addresses ------------------------------------------------------------------- */
 
 static void
 fewer_addresses_do_as_well(void)
@@ -249,7 +249,7 @@ alignments_are_kept(void)
     }
 }
 
-/* ---- segments --------------------------------------------------------------------- */
+/* ---- segments -------------------------------------------------------------------- */
 
 static void
 segments_have_steps(void)

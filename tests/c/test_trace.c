@@ -171,7 +171,7 @@ a_history_can_be_cleared_and_stopped(void)
     close_pool(pool);
 }
 
-/* ---- observers -------------------------------------------------------------------- */
+/* ---- observers ------------------------------------------------------------------- */
 
 typedef struct observer {
     gm_pool *pool;

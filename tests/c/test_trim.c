@@ -18,7 +18,7 @@ faulty_host(size_t capacity)
     return behind_faults(host_device(capacity));
 }
 
-/* ---- trim ------------------------------------------------------------------------- */
+/* ---- trim ------------------------------------------------------------------------ */
 
 static void
 a_trim_stops_at_its_target(void)
@@ -111,7 +111,7 @@ young_memory_stays(void)
         gm_trim_request request = {.older_than_ns = 4 * SECOND};
         CHECK_EQ(trim(pool, &request).released, 0);
         gm_host_advance(device, 2 * SECOND);
-        /* The pages of `young` and `old` are neighbours; joined, they count as young. */
+        /* Pages of `young` and `old` are neighbours; joined, they count as young. */
         gm_pool_free(young);
         CHECK_EQ(trim(pool, &request).released, paging != 0 ? 0 : 10 * MIB);
         gm_host_advance(device, 5 * SECOND);
@@ -168,7 +168,7 @@ nothing_is_given_back_during_a_capture(void)
     close_pool(pool);
 }
 
-/* ---- unfinished work ---------------------------------------------------------------- */
+/* ---- unfinished work ------------------------------------------------------------- */
 
 static void
 unfinished_work_is_skipped_or_waited_for(void)
@@ -229,7 +229,7 @@ a_failure_of_the_device_comes_after_the_report(void)
     gm_device_release(device);
 }
 
-/* ---- reserve ------------------------------------------------------------------------ */
+/* ---- reserve --------------------------------------------------------------------- */
 
 static void
 a_reserve_is_all_or_nothing(void)
@@ -287,7 +287,7 @@ a_reserved_segment_serves_the_default_stream(void)
     close_pool(pool);
 }
 
-/* ---- closing -------------------------------------------------------------------------- */
+/* ---- closing --------------------------------------------------------------------- */
 
 static void
 a_closed_pool_gives_back_what_is_freed_later(void)

@@ -1,5 +1,4 @@
-/* test_view.c - a copy of a pool's segments and blocks: every state, whole and in parts.
- */
+/* test_view.c - a copy of a pool's segments and blocks: every state, and parts. */
 #include "pool_kinds.h"
 
 static gm_pool_view
