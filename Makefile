@@ -6,13 +6,15 @@
 # and the others build on the same .venv:
 #
 #   make test-all    with the real PyTorch (CPU build) and the slow tests
-#   make sanitize    C units under ASan, UBSan and TSan; the Python suite under ASan, and
-#                    on a debug build that checks every pool; the long random runs
+#   make sanitize    C units under ASan, UBSan and TSan, and their coverage; the Python
+#                    suite under ASan, and on a debug build that checks every pool; the
+#                    long random runs
 #   make scenarios   what people reported, id by id, and what became of it
 #   make lint        ruff, mypy, the stubs, clang-format
 #   make layout      layers, file sizes, documents
 #   make bench       benchmarks; TRACES="a.txt b.csv" replays those, too
-#   make coverage    line coverage of csrc/heap and csrc/pool by the C units
+#   make coverage    line coverage of csrc/heap and csrc/pool by the C units: at least
+#                    95 %, or it fails
 #   make c-test      the C units, plain and with assertions
 #   make pythons     build and test on every CPython from 3.11 that is at hand
 #   make clean       away with .venv and build
@@ -102,7 +104,7 @@ c-test:
 
 sanitize: sanitize-c sanitize-address sanitize-debug sanitize-long
 
-sanitize-c:
+sanitize-c: coverage
 	$(C_TESTS) check-asan
 	$(C_TESTS) check-tsan
 
