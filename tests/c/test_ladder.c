@@ -122,15 +122,19 @@ a_device_that_does_not_answer_is_full(void)
 {
     gm_device *device = behind_faults(host_device(32 * MIB));
     gm_pool *pool = pool_on(device, true);
-    fail_nth(device, GM_CALL_MEMORY_INFO, 1, GM_DEVICE_ERROR);
+    gm_fault_plan silent = {.call = GM_CALL_MEMORY_INFO,
+                            .nth = 1,
+                            .for_ever = true,
+                            .status = GM_DEVICE_ERROR};
+    gm_fault_arm(device, &silent);
     gm_oom oom = check_oom(pool, 33 * MIB, 0, GM_OOM_SHORTAGE);
     CHECK_EQ(oom.device_free, 0);
     CHECK_EQ(oom.device_total, 32 * MIB);
 
     /* A pool that must leave room asks first; without an answer it goes on. */
     gm_pool *careful = limited_pool(device, SIZE_MAX, 16 * MIB);
-    fail_nth(device, GM_CALL_MEMORY_INFO, 1, GM_DEVICE_ERROR);
     gm_pool_free(take(careful, MIB, 0));
+    gm_fault_arm(device, NULL);
     (void)check_oom(careful, 17 * MIB, 0, GM_OOM_HEADROOM);
     gm_pool_release(careful);
     close_pool(pool);
@@ -302,9 +306,11 @@ what_cannot_be_taken_back_is_reported(void)
     CHECK_EQ(oom.stranded, 24 * MIB);
     CHECK_REPORT(GM_DEVICE_ERROR, "take idle memory back");
 
-    /* Pages of an attempt that failed go back; one that cannot is lost. */
+    /* Pages of an attempt that failed go back; one that cannot is lost. (What another
+     * program took just now is still told to be free.) */
     gm_block *held = take(pool, 4 * MIB, other), *block = NULL;
     (void)trim_all(pool);
+    gm_host_set_reported_free(gm_fault_inner(device), 32 * MIB);
     fail_nth(device, GM_CALL_PAGE_DESTROY, 1, GM_DEVICE_ERROR);
     CHECK_STATUS(allocate(pool, 30 * MIB, 0, &block, NULL), GM_OUT_OF_MEMORY);
     CHECK_REPORT(GM_DEVICE_ERROR, "destroy a page after a failed allocation");

@@ -29,7 +29,7 @@ wrong_requests_are_refused(void)
     }
     gm_request huge = {.size = GM_SIZE_LIMIT - 512};
     gm_block *block = NULL;
-    CHECK_STATUS(gm_pool_alloc(pool, &huge, &block, NULL), GM_NO_ADDRESS);
+    CHECK_STATUS(gm_pool_alloc(pool, &huge, &block, NULL), GM_OUT_OF_MEMORY);
     gm_pool_free(NULL);
     close_pool(pool);
 }

@@ -99,16 +99,19 @@ pages_fill_holes_around_those_that_are_there(void)
 static void
 a_page_that_cannot_be_unmapped_is_put_aside(void)
 {
-    gm_device *device = faulty_host(32 * MIB);
+    gm_device *inner = faulty_host(32 * MIB);
+    gm_device *device = behind_faults(gm_device_retain(inner));
     gm_pool *pool = pool_on(device, true);
     gm_fault_plan plan = {
-        .call = -1, .nth = 20, .for_ever = true, .status = GM_DEVICE_ERROR};
+        .call = GM_CALL_UNMAP, .nth = 1, .for_ever = true, .status = GM_DEVICE_LOST};
     gm_block *block = NULL;
     watch_reports();
-    gm_fault_arm(device, &plan);
-    /* A reservation and 16 pages, then the 4th map fails, and the unmap of 3 others. */
+    /* The third map fails, and so does the unmap of the two before it. */
+    gm_fault_arm(inner, &plan);
+    fail_nth(device, GM_CALL_MAP, 3, GM_DEVICE_ERROR);
     CHECK_STATUS(allocate(pool, MIB, 0, &block, NULL), GM_DEVICE_ERROR);
-    gm_fault_arm(device, NULL);
+    gm_fault_arm(inner, NULL);
+    CHECK_EQ(last_report, GM_DEVICE_LOST);
     CHECK_EQ(reports, 2);
     CHECK(strcmp(last_report_text, "unmap a page after a failed allocation") == 0);
     gm_set_report_hook(NULL);
@@ -135,6 +138,7 @@ a_page_that_cannot_be_unmapped_is_put_aside(void)
     CHECK_POOL(pool);
     gm_pool_release(pool);
     gm_device_release(device);
+    gm_device_release(inner);
 }
 
 /* ---- addresses ------------------------------------------------------------------- */
