@@ -83,6 +83,9 @@ enum {
     GM_CAP_OWN_STREAMS = 1u << 4, /* every stream is ours: an event may be recorded on
                                       any of them at any time */
     GM_CAP_MEMORY = 1u << 5,      /* there is memory behind addresses (not sim) */
+    GM_CAP_EXACT_FREE = 1u << 6,  /* memory_info's free bytes are all that can be had
+                                     (not on integrated GPUs, where the system gives up
+                                     caches of its own on demand) */
 };
 
 typedef struct gm_device_info {

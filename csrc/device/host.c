@@ -149,7 +149,8 @@ fill_info(gm_device_info *info, const gm_host_options *options)
     info->total = options->capacity;
     info->page_size = options->paging ? page_size : 0;
     info->alignment = GM_RANGE_ALIGNMENT;
-    info->capabilities = GM_CAP_HOST_ACCESS | GM_CAP_OWN_STREAMS | GM_CAP_MEMORY;
+    info->capabilities =
+        GM_CAP_HOST_ACCESS | GM_CAP_OWN_STREAMS | GM_CAP_MEMORY | GM_CAP_EXACT_FREE;
     if (options->paging) {
         info->capabilities |= GM_CAP_PAGING;
         info->capabilities |= options->aliasing ? GM_CAP_ALIASING : 0u;

@@ -223,11 +223,12 @@ gm_host_in_window_locked(const host_device *host, gm_devptr address)
     return address - host->window.address < host->window.size;
 }
 
-/* Fresh memory for a segment, at a multiple of GM_RANGE_ALIGNMENT; NULL with errno when
- * there is none. Pre: `size` is a multiple of the kernel's page. */
+/* Fresh memory for a segment, or a range of addresses (PROT_NONE), at a multiple of the
+ * alignment, which is at least GM_RANGE_ALIGNMENT; NULL with errno when there is none.
+ * Pre: `size` is a multiple of the kernel's page. */
 void *
-gm_host_window_take_locked(host_device *host, size_t size)
-    GM_REQUIRES(host->memory_lock);
+gm_host_window_take_locked(host_device *host, size_t size, size_t alignment,
+                           int protection) GM_REQUIRES(host->memory_lock);
 
 /* Gives such memory back. A failure changes nothing. */
 GM_NODISCARD gm_status

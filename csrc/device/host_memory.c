@@ -138,7 +138,8 @@ segment_create_locked(host_device *host, size_t size, gm_devptr *out)
     size_t span = gm_align_up_unchecked(size, KERNEL_PAGE);
     GM_TRY(gm_intervals_reserve(&host->segments));
     GM_TRY(take_capacity_locked(host, size));
-    void *memory = gm_host_window_take_locked(host, span);
+    void *memory = gm_host_window_take_locked(host, span, GM_RANGE_ALIGNMENT,
+                                              PROT_READ | PROT_WRITE);
     if (memory == NULL) {
         give_capacity_locked(host, size);
         return gm_host_mapping_status();
@@ -202,13 +203,14 @@ address_reserve_locked(host_device *host, size_t size, gm_devptr *out)
     size_t page_size = host->book.page_size;
     size_t alignment = page_size > GM_RANGE_ALIGNMENT ? page_size : GM_RANGE_ALIGNMENT;
     GM_TRY(gm_page_book_check_size(&host->book, size));
-    void *start = gm_host_map_aligned(size, alignment, PROT_NONE);
+    void *start = gm_host_window_take_locked(host, size, alignment, PROT_NONE);
     if (start == NULL) {
         return GM_NO_ADDRESS;
     }
     gm_status status = gm_page_book_add_range(&host->book, (uintptr_t)start, size);
     if (status != GM_OK) {
-        (void)munmap(start, size);
+        gm_status given = gm_host_window_give_locked(host, (uintptr_t)start, size);
+        (void)given; /* the first failure says more */
         return status;
     }
     gm_tally_add(&host->tally.address_now, size);
@@ -234,8 +236,8 @@ gm_host_address_release(gm_device *self, gm_devptr address, size_t size)
     GM_TRY(host_enter(host, GM_CALL_ADDRESS_RELEASE));
     gm_mutex_lock(&host->memory_lock);
     gm_status status = gm_page_book_check_range(&host->book, address, size);
-    if (status == GM_OK && munmap(gm_device_host_pointer(address), size) != 0) {
-        status = gm_host_mapping_status();
+    if (status == GM_OK) {
+        status = gm_host_window_give_locked(host, address, size);
     }
     if (status == GM_OK) {
         gm_page_book_remove_range(&host->book, address, size);

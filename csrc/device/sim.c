@@ -179,7 +179,7 @@ gm_sim_create(const gm_sim_options *options, gm_device **out)
     info->total = options->capacity > UNLIMITED ? UNLIMITED : options->capacity;
     info->page_size = options->paging ? page_size : 0;
     info->alignment = GM_RANGE_ALIGNMENT;
-    info->capabilities = GM_CAP_OWN_STREAMS;
+    info->capabilities = GM_CAP_OWN_STREAMS | GM_CAP_EXACT_FREE;
     if (options->paging) {
         info->capabilities |= GM_CAP_PAGING;
         info->capabilities |= options->aliasing ? GM_CAP_ALIASING : 0u;

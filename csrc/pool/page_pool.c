@@ -60,7 +60,8 @@ pages_of_device(gm_pool *pool, size_t headroom, gm_refusal *refusal)
 {
     gm_device *device = pool->device;
     size_t free_bytes, total;
-    if (device->ops->memory_info(device, &free_bytes, &total) != GM_OK) {
+    if (!gm_device_has(device, GM_CAP_EXACT_FREE) ||
+        device->ops->memory_info(device, &free_bytes, &total) != GM_OK) {
         return SIZE_MAX;
     }
     size_t room = free_bytes > headroom ? (free_bytes - headroom) / pool->page_size : 0;
