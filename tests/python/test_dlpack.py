@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import threading
+import weakref
 
 import pytest
 
@@ -349,9 +350,10 @@ def test_the_tensor_is_let_go(pool):
     buf = pool.empty(6, "int32").copy_from(producer)
     with pytest.raises(ValueError, match="shape"):
         pool.empty(5, "int32").copy_from(producer)
-    del producer
+    held = weakref.ref(array)
+    del producer, array
     gc.collect()
-    array.resize(12)
+    assert held() is None
     assert buf.numpy().tolist() == list(range(6))
 
 
