@@ -2,7 +2,10 @@
 
 import argparse
 import dataclasses
+import importlib.util
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -145,3 +148,20 @@ def test_the_command_fails_with_one_line(run):
         status, out, err = run("--json", *words)
         assert (status, out) == (1, "")
         assert len(err.splitlines()) == 1
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="PyTorch is not installed"
+)
+@pytest.mark.parametrize("action", ["stats", "trace"])
+def test_pytorchs_viewer_reads_the_snapshot(train, tmp_path, action):
+    result = train()
+    viewer = [sys.executable, "-W", "ignore", "-m", "torch.cuda._memory_viz"]
+    shown = subprocess.run(
+        [*viewer, action, str(tmp_path / "demo.pickle")],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert str(tmp_path / "demo.pickle") == result.snapshot
+    assert "total_reserved" in shown if action == "stats" else "Device 0" in shown
