@@ -126,6 +126,10 @@ gm_arena_remove_pages(gm_arena *arena, gm_block *block, size_t first_slot,
 size_t
 gm_arena_largest(const gm_arena *arena);
 
+/* Bytes of ZOMBIE slots. Cost: the number of chunks. */
+size_t
+gm_arena_zombie_bytes(const gm_arena *arena);
+
 /* Free mapped bytes. */
 static inline size_t
 gm_arena_cached_bytes(const gm_arena *arena)

@@ -69,3 +69,15 @@ gm_arena_remove_pages(gm_arena *arena, gm_block *block, size_t first_slot, size_
     }
     gm_arena_index(arena, block);
 }
+
+size_t
+gm_arena_zombie_bytes(const gm_arena *arena)
+{
+    size_t slots = 0;
+    for (const gm_list *link = arena->chunks.next; link != &arena->chunks;
+         link = link->next) {
+        const char *chunk = (const char *)link - offsetof(gm_chunk, link);
+        slots += ((const gm_chunk *)(const void *)chunk)->zombie_slots;
+    }
+    return slots * arena->page_size;
+}

@@ -10,8 +10,9 @@
  *     second level  one granule each  1 each   2 each    ...
  *
  * gm_free_index_find looks at a bounded number of blocks and takes the smallest that
- * fits, among equals the lowest address (the newest in a class of one size). With `exhaustive` it looks at all of the
- * request's own class before it leaves it, so that it fails only when nothing fits.
+ * fits, among equals the lowest address (the newest in a class of one size). With
+ * `exhaustive` it looks at all of the request's own class before it leaves it, so that
+ * it fails only when nothing fits.
  *
  * Thread-safety: none; the lane's lock guards it. Memory: one pointer for each class,
  * allocated by gm_free_index_init. Empty classes cost nothing else.
@@ -26,7 +27,7 @@
 
 #define GM_INDEX_STEP_BITS 6u
 #define GM_INDEX_STEPS (1u << GM_INDEX_STEP_BITS)
-#define GM_INDEX_LEVELS 46u                 /* sizes up to 2^60 bytes */
+#define GM_INDEX_LEVELS 47u /* sizes up to 2^60 bytes, that one included */
 #define GM_INDEX_EXACT (2 * GM_INDEX_STEPS) /* classes below hold one size each */
 #define GM_INDEX_NONE UINT32_MAX
 

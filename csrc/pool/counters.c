@@ -278,6 +278,7 @@ sum_lane(gm_lane *lane, void *argument)
         sum_row(&out->reserved_bytes, i, &lane->shelves[i].segment_bytes, true);
         out->cached_bytes += gm_arena_cached_bytes(&lane->shelves[i].arena);
         out->address_bytes += lane->shelves[i].arena.address_bytes;
+        out->zombies += gm_arena_zombie_bytes(&lane->shelves[i].arena);
     }
     const gm_tally *used = &lane->peaks.used, *active = &lane->peaks.active;
     out->allocation.all.peak += used->blocks;
@@ -288,7 +289,7 @@ sum_lane(gm_lane *lane, void *argument)
     out->pending_bytes += pending_of(lane).bytes;
     out->pending_blocks += lane->pending_blocks;
     out->deferred_frees += lane->deferred_frees;
-    out->lanes++;
+    out->lanes += atomic_load_explicit(&lane->open, memory_order_relaxed);
     return true;
 }
 
@@ -326,7 +327,7 @@ gm_pool_read_stats(gm_pool *pool, gm_pool_stats *out)
         out->limit = UINT64_MAX;
         return;
     }
-    gm_lanes_visit(pool, sum_lane, out);
+    gm_lanes_visit_all(pool, sum_lane, out);
     if (atomic_load_explicit(&pool->many_lanes, memory_order_relaxed)) {
         read_total(&out->allocated_bytes.all, &pool->used);
         read_total(&out->requested_bytes.all, &pool->requested);
@@ -384,7 +385,7 @@ reset_total(gm_total *total)
 void
 gm_pool_reset_peaks(gm_pool *pool)
 {
-    gm_lanes_visit(pool, reset_peaks, NULL);
+    gm_lanes_visit_all(pool, reset_peaks, NULL);
     reset_total(&pool->used);
     reset_total(&pool->requested);
     reset_total(&pool->allocations);
@@ -421,7 +422,7 @@ reset_accumulated(gm_lane *lane, void *argument)
 void
 gm_pool_reset_accumulated(gm_pool *pool)
 {
-    gm_lanes_visit(pool, reset_accumulated, NULL);
+    gm_lanes_visit_all(pool, reset_accumulated, NULL);
     gm_page_pool *pages = &pool->page_pool;
     gm_mutex_lock(&pages->lock);
     forget(&pages->reserved);

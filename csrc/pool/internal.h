@@ -313,6 +313,11 @@ void
 gm_lanes_visit(gm_pool *pool, bool (*visit)(gm_lane *lane, void *argument),
                void *argument);
 
+/* The same for dissolved lanes as well, whose counts go on. */
+void
+gm_lanes_visit_all(gm_pool *pool, bool (*visit)(gm_lane *lane, void *argument),
+                   void *argument);
+
 /* Dissolves retired lanes whose memory is all idle. */
 void
 gm_lanes_dissolve(gm_pool *pool);

@@ -23,6 +23,11 @@ gm_ladder_init(gm_ladder *ladder, gm_pool *pool)
         .reserved_before = gm_page_pool_reserved(pool)};
 }
 
+/* The first sleep before the ladder looks around, and what a look costs of the time to
+ * wait when the event was gone already. */
+#define FIRST_SLICE_NS UINT64_C(1000000)
+#define LOST_WAIT_NS UINT64_C(10000000)
+
 /* ---- rungs ------------------------------------------------------------------- */
 
 static bool
@@ -57,69 +62,106 @@ reclaim_idle(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
     return reclaim.freed != 0;
 }
 
-/* The first unfinished work that is found. */
+/* What lanes wait for: an event to sleep on, and how much had come by itself. */
 typedef struct wait_search {
     gm_event event;
+    size_t pending; /* blocks that wait for other streams */
+    size_t done;    /* lanes with idle memory whose stream is done */
 } wait_search;
 
 static bool
-search_pending(gm_lane *lane, void *argument)
+has_idle_memory(const gm_lane *lane)
+{
+    return gm_arena_cached_bytes(&lane->shelves[GM_SMALL].arena) +
+               gm_arena_cached_bytes(&lane->shelves[GM_LARGE].arena) !=
+           0;
+}
+
+/* Counts what is finished, and finds the first unfinished work. */
+static bool
+search_visit(gm_lane *lane, void *argument)
 {
     wait_search *search = argument;
     gm_lane_drain_locked(lane);
-    search->event = gm_pending_oldest_locked(lane);
-    return search->event == 0;
-}
-
-static bool
-search_marker(gm_lane *lane, void *argument)
-{
-    wait_search *search = argument;
-    size_t idle = gm_arena_cached_bytes(&lane->shelves[GM_SMALL].arena) +
-                  gm_arena_cached_bytes(&lane->shelves[GM_LARGE].arena);
-    if (idle != 0) {
-        search->event = gm_lane_marker_locked(lane);
+    gm_pending_poll_locked(lane);
+    search->pending += lane->pending_blocks;
+    if (search->event == 0) {
+        search->event = gm_pending_oldest_locked(lane);
     }
-    return search->event == 0;
+    if (has_idle_memory(lane)) {
+        bool done = gm_lane_is_done_locked(lane);
+        search->done += done;
+        if (!done && search->event == 0) {
+            search->event = gm_lane_marker_locked(lane);
+        }
+    }
+    return true;
 }
 
-static void
-search_lane(gm_lane *lane, bool (*visit)(gm_lane *, void *), wait_search *search)
+static wait_search
+search_lanes(gm_pool *pool, gm_lane *only)
 {
-    gm_mutex_lock(&lane->lock);
-    visit(lane, search);
-    gm_mutex_unlock(&lane->lock);
+    wait_search search = {0};
+    if (only != NULL) {
+        gm_mutex_lock(&only->lock);
+        (void)search_visit(only, &search);
+        gm_mutex_unlock(&only->lock);
+    }
+    else {
+        gm_lanes_visit(pool, search_visit, &search);
+    }
+    return search;
+}
+
+/* Sleeps on one event in growing slices and looks between them whether other work has
+ * ended: a slow stream must not hide what a fast one gives back. */
+static gm_status
+wait_in_slices(gm_pool *pool, gm_lane *only, const wait_search *before,
+               uint64_t *left_ns)
+{
+    gm_device *device = pool->device;
+    uint64_t slice = FIRST_SLICE_NS;
+    for (;;) {
+        uint64_t most = slice < *left_ns ? slice : *left_ns;
+        uint64_t start = device->ops->clock_ns(device);
+        gm_status status = device->ops->event_synchronize(device, before->event, most);
+        uint64_t passed = device->ops->clock_ns(device) - start;
+        if (status == GM_NOT_READY && passed < most) {
+            passed = most; /* a clock that a test holds still */
+        }
+        *left_ns = passed < *left_ns ? *left_ns - passed : 0;
+        if (status != GM_NOT_READY || *left_ns == 0) {
+            return status;
+        }
+        wait_search now = search_lanes(pool, only);
+        if (now.pending < before->pending || now.done > before->done) {
+            return GM_OK;
+        }
+        slice *= 2;
+    }
 }
 
 bool
 gm_ladder_wait(gm_pool *pool, gm_lane *only, uint64_t *left_ns)
 {
-    gm_device *device = pool->device;
-    wait_search search = {0};
     if (*left_ns == 0) {
         return false;
     }
-    if (only != NULL) {
-        search_lane(only, search_pending, &search);
-        if (search.event == 0) {
-            search_lane(only, search_marker, &search);
-        }
-    }
-    else {
-        gm_lanes_visit(pool, search_pending, &search);
-        if (search.event == 0) {
-            gm_lanes_visit(pool, search_marker, &search);
-        }
-    }
-    if (search.event == 0) {
+    wait_search before = search_lanes(pool, only);
+    if (before.event == 0) {
         return false;
     }
-    uint64_t start = device->ops->clock_ns(device);
-    gm_status status = device->ops->event_synchronize(device, search.event, *left_ns);
-    uint64_t passed = device->ops->clock_ns(device) - start;
     atomic_fetch_add(&pool->waits, 1);
-    *left_ns = status != GM_OK || passed >= *left_ns ? 0 : *left_ns - passed;
-    return status == GM_OK;
+    gm_status status = wait_in_slices(pool, only, &before, left_ns);
+    if (status == GM_INVALID) { /* another thread has ended the event: look again */
+        *left_ns = *left_ns > LOST_WAIT_NS ? *left_ns - LOST_WAIT_NS : 0;
+        return true;
+    }
+    if (status != GM_OK && status != GM_NOT_READY) {
+        *left_ns = 0;
+        return false;
+    }
+    return true;
 }
 
 bool

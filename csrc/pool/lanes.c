@@ -85,20 +85,37 @@ gm_lanes_get(gm_pool *pool, gm_stream stream, uint64_t identity, gm_arena_kind k
     return status;
 }
 
+static bool
+visit_list(gm_list *lanes, bool (*visit)(gm_lane *lane, void *argument), void *argument)
+{
+    GM_LIST_FOREACH(link, lanes) {
+        gm_lane *lane = GM_CONTAINER_OF(link, gm_lane, link);
+        gm_mutex_lock(&lane->lock);
+        bool go_on = visit(lane, argument);
+        gm_mutex_unlock(&lane->lock);
+        if (!go_on) {
+            return false;
+        }
+    }
+    return true;
+}
+
 void
 gm_lanes_visit(gm_pool *pool, bool (*visit)(gm_lane *lane, void *argument),
                void *argument)
 {
-    bool go_on = true;
     gm_mutex_lock(&pool->lanes_lock);
-    GM_LIST_FOREACH(link, &pool->lanes) {
-        gm_lane *lane = GM_CONTAINER_OF(link, gm_lane, link);
-        gm_mutex_lock(&lane->lock);
-        go_on = visit(lane, argument);
-        gm_mutex_unlock(&lane->lock);
-        if (!go_on) {
-            break;
-        }
+    (void)visit_list(&pool->lanes, visit, argument);
+    gm_mutex_unlock(&pool->lanes_lock);
+}
+
+void
+gm_lanes_visit_all(gm_pool *pool, bool (*visit)(gm_lane *lane, void *argument),
+                   void *argument)
+{
+    gm_mutex_lock(&pool->lanes_lock);
+    if (visit_list(&pool->lanes, visit, argument)) {
+        (void)visit_list(&pool->free_lanes, visit, argument);
     }
     gm_mutex_unlock(&pool->lanes_lock);
 }

@@ -124,13 +124,22 @@ is_capturing(gm_lane *lane)
            capturing;
 }
 
+/* Pages leave a stable arena only after its life: nothing is in it, and nothing more
+ * will be. */
+static bool
+may_lose_pages(const gm_lane *lane)
+{
+    return atomic_load_explicit(&lane->kind, memory_order_relaxed) != GM_ARENA_STABLE ||
+           ((lane->retired || gm_pool_is_closed(lane->pool)) &&
+            gm_lane_used_locked(lane) == 0 && lane->pending_blocks == 0);
+}
+
 void
 gm_reclaim_lane_locked(gm_lane *lane, gm_reclaim *reclaim)
 {
     size_t idle = gm_arena_cached_bytes(&lane->shelves[GM_SMALL].arena) +
                   gm_arena_cached_bytes(&lane->shelves[GM_LARGE].arena);
-    if (idle == 0 ||
-        atomic_load_explicit(&lane->kind, memory_order_relaxed) == GM_ARENA_STABLE) {
+    if (idle == 0 || !may_lose_pages(lane)) {
         return;
     }
     if (is_capturing(lane) || !gm_lane_is_done_locked(lane)) {

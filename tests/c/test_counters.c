@@ -398,6 +398,51 @@ counters_agree_with_a_model(void)
     use_with_a_model(STREAMS, false, 3);
 }
 
+static void
+counts_of_a_dissolved_lane_stay(void)
+{
+    gm_device *device = host_device(64 * MIB);
+    gm_pool *pool = pool_on(device, true);
+    gm_stream stream = new_stream(device);
+    gm_pool_free(take(pool, MIB, stream));
+    gm_pool_free(take(pool, 2 * MIB, 0));
+    CHECK_EQ(stats_of(pool).allocation.all.allocated, 2);
+    gm_pool_stream_retired(pool, stream);
+    CHECK_EQ(stats_of(pool).lanes, 1);
+    CHECK_EQ(stats_of(pool).allocation.all.allocated, 2);
+    close_pool(pool);
+}
+
+static void
+peaks_of_a_dissolved_lane_stay(void)
+{
+    gm_device *device = host_device(64 * MIB);
+    gm_pool *pool = pool_on(device, true);
+    gm_stream stream = new_stream(device);
+    gm_pool_free(take(pool, 8 * MIB, stream));
+    CHECK_EQ(stats_of(pool).allocated_bytes.all.peak, 8 * MIB);
+    gm_pool_stream_retired(pool, stream);
+    CHECK_EQ(stats_of(pool).lanes, 0);
+    CHECK_EQ(stats_of(pool).allocated_bytes.all.peak, 8 * MIB);
+    close_pool(pool);
+}
+
+static void
+resets_reach_a_dissolved_lane(void)
+{
+    gm_device *device = host_device(64 * MIB);
+    gm_pool *pool = pool_on(device, true);
+    gm_stream stream = new_stream(device);
+    gm_pool_free(take(pool, 8 * MIB, stream));
+    gm_pool_stream_retired(pool, stream);
+    gm_pool_reset_accumulated(pool);
+    gm_pool_reset_peaks(pool);
+    gm_pool_free(take(pool, MIB, new_stream(device)));
+    CHECK_EQ(stats_of(pool).allocation.all.allocated, 1);
+    CHECK_EQ(stats_of(pool).allocated_bytes.all.peak, MIB);
+    close_pool(pool);
+}
+
 static const gm_test tests[] = {
     {"rows count blocks, bytes and requests", rows_count_blocks_bytes_and_requests},
     {"pending blocks are active but not used", pending_blocks_are_active_but_not_used},
@@ -409,6 +454,9 @@ static const gm_test tests[] = {
     {"peaks of several lanes are those of one moment",
      peaks_of_several_lanes_are_those_of_one_moment},
     {"counters agree with a model", counters_agree_with_a_model},
+    {"counts of a dissolved lane stay", counts_of_a_dissolved_lane_stay},
+    {"peaks of a dissolved lane stay", peaks_of_a_dissolved_lane_stay},
+    {"resets reach a dissolved lane", resets_reach_a_dissolved_lane},
 };
 
 GM_TEST_MAIN(tests)

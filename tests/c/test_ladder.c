@@ -1,5 +1,7 @@
 /* test_ladder.c - what is tried before an allocation fails, and what the failure says.
  */
+#include <pthread.h>
+
 #include "pool_kinds.h"
 
 static gm_pool *
@@ -324,6 +326,46 @@ what_cannot_be_taken_back_is_reported(void)
     gm_device_release(device);
 }
 
+typedef struct later {
+    gm_device *device;
+    gm_stream stream;
+} later;
+
+static void *
+release_later(void *argument)
+{
+    later *self = argument;
+    usleep(50 * 1000);
+    let_run(self->device, self->stream);
+    return NULL;
+}
+
+/* Memory that comes free while the ladder waits for something else. */
+static void
+a_wait_sees_what_comes_by_itself(void)
+{
+    gm_device *device = host_device(16 * MIB);
+    gm_pool_options options = usual_options();
+    options.oom_wait_ns = SECOND / 2;
+    gm_pool *pool = open_pool(device, &options);
+    gm_stream slow = stalled_stream(device), fast = stalled_stream(device);
+    gm_block *first = take(pool, 6 * MIB, 0), *second = take(pool, 8 * MIB, 0);
+    CHECK_OK(gm_pool_record_stream(first, slow));
+    CHECK_OK(gm_pool_record_stream(second, fast));
+    gm_pool_free(first);
+    gm_pool_free(second);
+    later self = {device, fast};
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, release_later, &self), 0);
+    gm_block *block = NULL;
+    gm_status status = allocate(pool, 8 * MIB, 0, &block, NULL);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_OK(status);
+    gm_pool_free(block);
+    let_run(device, slow);
+    close_pool(pool);
+}
+
 static const gm_test tests[] = {
     {"reasons have names", reasons_have_names},
     {"live blocks are a shortage", live_blocks_are_a_shortage},
@@ -340,6 +382,7 @@ static const gm_test tests[] = {
     {"the wait is bounded", the_wait_is_bounded},
     {"a full pool without work does not wait", a_full_pool_without_work_does_not_wait},
     {"what cannot be taken back is reported", what_cannot_be_taken_back_is_reported},
+    {"a wait sees what comes by itself", a_wait_sees_what_comes_by_itself},
 };
 
 GM_TEST_MAIN(tests)

@@ -234,6 +234,19 @@ the_whole_path_waits_for_a_lane(void)
     close_pool(pool);
 }
 
+static void
+the_largest_size_is_refused_by_memory(void)
+{
+    gm_pool *pool = pool_on(host_device(8 * MIB), true);
+    gm_pool_free(take(pool, 1000, 0));
+    gm_pool_free(take(pool, MIB, 0));
+    gm_request request = {.size = GM_SIZE_LIMIT};
+    gm_block *block = NULL;
+    CHECK_STATUS(gm_pool_try_alloc(pool, &request, &block), GM_MISS);
+    CHECK_STATUS(gm_pool_alloc(pool, &request, &block, NULL), GM_OUT_OF_MEMORY);
+    close_pool(pool);
+}
+
 static const gm_test tests[] = {
     {"wrong requests are refused", wrong_requests_are_refused},
     {"a pool needs a living device", a_pool_needs_a_living_device},
@@ -245,6 +258,7 @@ static const gm_test tests[] = {
     {"a second free of a handle ends the program",
      a_second_free_of_a_handle_ends_the_program},
     {"the whole path waits for a lane", the_whole_path_waits_for_a_lane},
+    {"the largest size is refused by memory", the_largest_size_is_refused_by_memory},
 };
 
 GM_TEST_MAIN(tests)

@@ -343,6 +343,39 @@ long_cached_blocks_are_kept_for_long_requests(void)
     close_pool(pool);
 }
 
+/* The zombies of a first allocation whose nth call and all later ones fail. */
+static size_t
+zombies_after(uint64_t nth, bool *failed)
+{
+    gm_device *device = behind_faults(host_device(32 * MIB));
+    gm_pool *pool = pool_on(device, true);
+    gm_fault_plan plan = {
+        .call = -1, .nth = nth, .for_ever = true, .status = GM_DEVICE_ERROR};
+    gm_block *block = NULL;
+    gm_fault_arm(device, &plan);
+    *failed = allocate(pool, MIB, 0, &block, NULL) != GM_OK;
+    gm_fault_arm(device, NULL);
+    size_t zombies = stats_of(pool).zombies;
+    CHECK_EQ(zombies, stats_of(pool).quarantined);
+    gm_pool_free(block);
+    gm_pool_release(pool);
+    gm_device_release(device);
+    return zombies;
+}
+
+static void
+pages_that_cannot_be_unmapped_are_counted(void)
+{
+    size_t most = 0;
+    bool failed = true;
+    for (uint64_t nth = 1; failed; nth++) {
+        size_t zombies = zombies_after(nth, &failed);
+        CHECK(failed || zombies == 0);
+        most = zombies > most ? zombies : most;
+    }
+    CHECK_EQ(most, MIB);
+}
+
 static const gm_test tests[] = {
     {"a failure between pages leaves nothing mapped",
      a_failure_between_pages_leaves_nothing_mapped},
@@ -363,6 +396,8 @@ static const gm_test tests[] = {
      a_segment_that_cannot_be_destroyed_is_lost},
     {"long cached blocks are kept for long requests",
      long_cached_blocks_are_kept_for_long_requests},
+    {"pages that cannot be unmapped are counted",
+     pages_that_cannot_be_unmapped_are_counted},
 };
 
 GM_TEST_MAIN(tests)

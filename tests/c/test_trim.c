@@ -368,6 +368,36 @@ nothing_happens_while_the_process_exits(void)
     close_pool(pool);
 }
 
+static void
+a_stable_arena_gives_back_when_its_pool_closes(void)
+{
+    for (int paging = 0; paging < 2; paging++) {
+        gm_device *device = host_device(64 * MIB);
+        gm_pool *pool = pool_on(device, paging != 0);
+        gm_request request = {.size = MIB, .kind = GM_ARENA_STABLE};
+        gm_block *block;
+        CHECK_OK(gm_pool_alloc(pool, &request, &block, NULL));
+        gm_pool_free(block);
+        close_pool(pool);
+    }
+}
+
+static void
+a_stable_arena_goes_with_its_stream(void)
+{
+    gm_device *device = host_device(64 * MIB);
+    gm_pool *pool = pool_on(device, true);
+    gm_stream stream = new_stream(device);
+    gm_request request = {.size = MIB, .kind = GM_ARENA_STABLE, .stream = stream};
+    gm_block *block;
+    CHECK_OK(gm_pool_alloc(pool, &request, &block, NULL));
+    gm_pool_stream_retired(pool, stream);
+    gm_pool_free(block);
+    gm_pool_poll(pool);
+    CHECK_EQ(stats_of(pool).lanes, 0);
+    close_pool(pool);
+}
+
 static const gm_test tests[] = {
     {"a trim stops at its target", a_trim_stops_at_its_target},
     {"free pages go before cached ones", free_pages_go_before_cached_ones},
@@ -389,6 +419,9 @@ static const gm_test tests[] = {
     {"closing waits and reports", closing_waits_and_reports},
     {"nothing happens while the process exits",
      nothing_happens_while_the_process_exits},
+    {"a stable arena gives back when its pool closes",
+     a_stable_arena_gives_back_when_its_pool_closes},
+    {"a stable arena goes with its stream", a_stable_arena_goes_with_its_stream},
 };
 
 GM_TEST_MAIN(tests)
