@@ -61,6 +61,11 @@ typedef uint64_t gm_stream;
 
 #define GM_DEFAULT_STREAM ((gm_stream)0)
 
+/* In a stream_identity: the handle means another stream in each thread. An identity is
+ * never GM_NO_IDENTITY. */
+#define GM_IDENTITY_OF_THREAD ((uint64_t)1 << 63)
+#define GM_NO_IDENTITY UINT64_MAX
+
 /* A mark in a stream's work; made by event_create. 0 is none. */
 typedef uint64_t gm_event;
 
@@ -100,33 +105,34 @@ typedef struct gm_device_info {
 
 /* Calls by kind: the rows of the counters, and what fault.c can fail.
  * X(CONSTANT, name); the name is also the key in testing.device().counters(). */
-#define GM_DEVICE_CALL_MAP(X)                           \
-    X(GM_CALL_MEMORY_INFO, "memory_info")               \
-    X(GM_CALL_SEGMENT_CREATE, "segment_create")         \
-    X(GM_CALL_SEGMENT_DESTROY, "segment_destroy")       \
-    X(GM_CALL_ADDRESS_RESERVE, "address_reserve")       \
-    X(GM_CALL_ADDRESS_RELEASE, "address_release")       \
-    X(GM_CALL_PAGE_CREATE, "page_create")               \
-    X(GM_CALL_PAGE_DESTROY, "page_destroy")             \
-    X(GM_CALL_MAP, "map")                               \
-    X(GM_CALL_UNMAP, "unmap")                           \
-    X(GM_CALL_GRANT, "grant")                           \
-    X(GM_CALL_STREAM_CREATE, "stream_create")           \
-    X(GM_CALL_STREAM_DESTROY, "stream_destroy")         \
-    X(GM_CALL_STREAM_SYNCHRONIZE, "stream_synchronize") \
-    X(GM_CALL_STREAM_CAPTURING, "stream_capturing")     \
-    X(GM_CALL_EVENT_CREATE, "event_create")             \
-    X(GM_CALL_EVENT_DESTROY, "event_destroy")           \
-    X(GM_CALL_EVENT_RECORD, "event_record")             \
-    X(GM_CALL_EVENT_QUERY, "event_query")               \
-    X(GM_CALL_EVENT_SYNCHRONIZE, "event_synchronize")   \
-    X(GM_CALL_STREAM_WAIT, "stream_wait")               \
-    X(GM_CALL_COPY, "copy")                             \
-    X(GM_CALL_FILL, "fill")                             \
-    X(GM_CALL_PINNED_CREATE, "pinned_create")           \
-    X(GM_CALL_PINNED_DESTROY, "pinned_destroy")         \
-    X(GM_CALL_PIN, "pin")                               \
-    X(GM_CALL_UNPIN, "unpin")                           \
+#define GM_DEVICE_CALL_MAP(X)                             \
+    X(GM_CALL_MEMORY_INFO, "memory_info")                 \
+    X(GM_CALL_SEGMENT_CREATE, "segment_create")           \
+    X(GM_CALL_SEGMENT_DESTROY, "segment_destroy")         \
+    X(GM_CALL_ADDRESS_RESERVE, "address_reserve")         \
+    X(GM_CALL_ADDRESS_RELEASE, "address_release")         \
+    X(GM_CALL_PAGE_CREATE, "page_create")                 \
+    X(GM_CALL_PAGE_DESTROY, "page_destroy")               \
+    X(GM_CALL_MAP, "map")                                 \
+    X(GM_CALL_UNMAP, "unmap")                             \
+    X(GM_CALL_GRANT, "grant")                             \
+    X(GM_CALL_STREAM_CREATE, "stream_create")             \
+    X(GM_CALL_STREAM_DESTROY, "stream_destroy")           \
+    X(GM_CALL_STREAM_SYNCHRONIZE, "stream_synchronize")   \
+    X(GM_CALL_THREADS_SYNCHRONIZE, "threads_synchronize") \
+    X(GM_CALL_STREAM_CAPTURING, "stream_capturing")       \
+    X(GM_CALL_EVENT_CREATE, "event_create")               \
+    X(GM_CALL_EVENT_DESTROY, "event_destroy")             \
+    X(GM_CALL_EVENT_RECORD, "event_record")               \
+    X(GM_CALL_EVENT_QUERY, "event_query")                 \
+    X(GM_CALL_EVENT_SYNCHRONIZE, "event_synchronize")     \
+    X(GM_CALL_STREAM_WAIT, "stream_wait")                 \
+    X(GM_CALL_COPY, "copy")                               \
+    X(GM_CALL_FILL, "fill")                               \
+    X(GM_CALL_PINNED_CREATE, "pinned_create")             \
+    X(GM_CALL_PINNED_DESTROY, "pinned_destroy")           \
+    X(GM_CALL_PIN, "pin")                                 \
+    X(GM_CALL_UNPIN, "unpin")                             \
     X(GM_CALL_LAUNCH, "launch")
 
 typedef enum gm_device_call {
@@ -207,7 +213,10 @@ typedef struct gm_device_ops {
     /* ---- streams and events ---------------------------------------------------- */
 
     /* A number that is equal for two (handle, calling thread) exactly when work goes
-     * to the same stream. Never fails, calls no driver. */
+     * to the same stream. GM_IDENTITY_OF_THREAD is set in it exactly when that is a
+     * stream of the calling thread alone, which no other thread can name: an event
+     * that another one records by the same handle marks other work. Never fails, calls
+     * no driver. */
     uint64_t (*stream_identity)(gm_device *self, gm_stream stream);
 
     gm_status (*stream_create)(gm_device *self, gm_stream *out);
@@ -219,6 +228,12 @@ typedef struct gm_device_ops {
      * ever): GM_NOT_READY when the time is over first. */
     gm_status (*stream_synchronize)(gm_device *self, gm_stream stream,
                                     uint64_t timeout_ns);
+
+    /* Waits until the work that stands on every thread's own stream (those with
+     * GM_IDENTITY_OF_THREAD) is done, of threads that have ended, too; at most
+     * timeout_ns: GM_NOT_READY when the time is over first. May wait for work that
+     * comes meanwhile. */
+    gm_status (*threads_synchronize)(gm_device *self, uint64_t timeout_ns);
 
     /* Is a graph being captured on this stream? */
     gm_status (*stream_capturing)(gm_device *self, gm_stream stream, bool *out);

@@ -184,6 +184,13 @@ fault_stream_synchronize(gm_device *self, gm_stream stream, uint64_t timeout_ns)
 }
 
 static gm_status
+fault_threads_synchronize(gm_device *self, uint64_t timeout_ns)
+{
+    GM_TRY(strike(self, GM_CALL_THREADS_SYNCHRONIZE));
+    return inner_of(self)->ops->threads_synchronize(inner_of(self), timeout_ns);
+}
+
+static gm_status
 fault_stream_capturing(gm_device *self, gm_stream stream, bool *out)
 {
     GM_TRY(strike(self, GM_CALL_STREAM_CAPTURING));
@@ -349,6 +356,8 @@ fill_ops(gm_device_ops *ops, const gm_device_ops *inner)
     ops->stream_destroy = inner->stream_destroy == NULL ? NULL : fault_stream_destroy;
     ops->stream_synchronize =
         inner->stream_synchronize == NULL ? NULL : fault_stream_synchronize;
+    ops->threads_synchronize =
+        inner->threads_synchronize == NULL ? NULL : fault_threads_synchronize;
     ops->stream_capturing =
         inner->stream_capturing == NULL ? NULL : fault_stream_capturing;
     ops->event_create = inner->event_create == NULL ? NULL : fault_event_create;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "device/device.h"
 
 #define CHUNK_NODES (1u << GM_HANDLE_CHUNK_BITS)
 #define SLOT_LIMIT (1u << GM_HANDLE_SLOT_BITS)
@@ -143,7 +144,7 @@ gm_handle_stream_identity(uint64_t stream)
         return 0;
     }
     if (stream == GM_STREAM_PER_THREAD) {
-        return (uint64_t)1 << 63 | gm_thread_number();
+        return GM_IDENTITY_OF_THREAD | gm_thread_number();
     }
     return stream;
 }

@@ -78,8 +78,8 @@ gm_thread_number(void);
 /* Each thread's own default stream. */
 #define GM_STREAM_PER_THREAD ((uint64_t)2)
 
-/* What gm_device_ops.stream_identity answers in host and sim devices: bit 63 marks the
- * per-thread stream, which no handle has. */
+/* What gm_device_ops.stream_identity answers in host and sim devices. No handle has
+ * GM_IDENTITY_OF_THREAD. */
 uint64_t
 gm_handle_stream_identity(uint64_t stream);
 

@@ -107,6 +107,7 @@ static const gm_device_ops host_ops = {
     .stream_create = gm_host_stream_create,
     .stream_destroy = gm_host_stream_destroy,
     .stream_synchronize = gm_host_stream_synchronize,
+    .threads_synchronize = gm_host_threads_synchronize,
     .stream_capturing = gm_host_stream_capturing,
     .event_create = gm_host_event_create,
     .event_destroy = gm_host_event_destroy,

@@ -74,7 +74,7 @@ gm_host_waiting_work(gm_device *device, gm_stream stream, size_t *out);
 
 /* While set, stream_capturing answers true for the stream, and calls that a capture
  * forbids answer GM_CAPTURING, on any stream: creating and destroying segments and
- * pages, unmap, stream_synchronize, event_synchronize. */
+ * pages, unmap, stream_synchronize, threads_synchronize, event_synchronize. */
 GM_NODISCARD gm_status
 gm_host_set_capturing(gm_device *device, gm_stream stream, bool capturing);
 

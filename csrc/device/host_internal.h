@@ -288,6 +288,8 @@ gm_host_stream_destroy(gm_device *self, gm_stream handle);
 gm_status
 gm_host_stream_synchronize(gm_device *self, gm_stream handle, uint64_t timeout_ns);
 gm_status
+gm_host_threads_synchronize(gm_device *self, uint64_t timeout_ns);
+gm_status
 gm_host_stream_capturing(gm_device *self, gm_stream handle, bool *out);
 gm_status
 gm_host_event_create(gm_device *self, gm_event *out);

@@ -184,6 +184,22 @@ gm_host_stream_destroy(gm_device *self, gm_stream handle)
     return status;
 }
 
+/* Waits for the work that is on the stream now. */
+static gm_status
+finish_locked(host_device *host, host_stream *stream, uint64_t start_ns,
+              uint64_t timeout_ns) GM_REQUIRES(host->stream_lock)
+{
+    gm_status status = GM_OK;
+    uint64_t target = stream->issued;
+    stream->sleepers++;
+    while (stream->finished < target && status == GM_OK) {
+        status = sleep_locked(host, start_ns, timeout_ns) ? GM_OK : GM_NOT_READY;
+    }
+    stream->sleepers--;
+    gm_host_stream_settle_locked(host, stream);
+    return status;
+}
+
 gm_status
 gm_host_stream_synchronize(gm_device *self, gm_stream handle, uint64_t timeout_ns)
 {
@@ -194,13 +210,45 @@ gm_host_stream_synchronize(gm_device *self, gm_stream handle, uint64_t timeout_n
     gm_mutex_lock(&host->stream_lock);
     gm_status status = find_stream_locked(host, handle, &stream);
     if (status == GM_OK) {
-        uint64_t target = stream->issued;
-        stream->sleepers++;
-        while (stream->finished < target && status == GM_OK) {
-            status = sleep_locked(host, start, timeout_ns) ? GM_OK : GM_NOT_READY;
+        status = finish_locked(host, stream, start, timeout_ns);
+    }
+    gm_mutex_unlock(&host->stream_lock);
+    return status;
+}
+
+/* The thread's own stream with the lowest number above `thread`, or NULL. */
+static host_stream *
+next_thread_stream_locked(host_device *host, uint64_t thread)
+    GM_REQUIRES(host->stream_lock)
+{
+    host_stream *next = NULL;
+    GM_LIST_FOREACH(link, &host->thread_streams) {
+        host_stream *stream = GM_CONTAINER_OF(link, host_stream, thread_link);
+        if (stream->thread > thread &&
+            (next == NULL || stream->thread < next->thread)) {
+            next = stream;
         }
-        stream->sleepers--;
-        gm_host_stream_settle_locked(host, stream);
+    }
+    return next;
+}
+
+/* One stream after the other: the list may change during each wait. */
+gm_status
+gm_host_threads_synchronize(gm_device *self, uint64_t timeout_ns)
+{
+    host_device *host = host_of(self);
+    GM_TRY(host_enter_outside_capture(host, GM_CALL_THREADS_SYNCHRONIZE));
+    uint64_t start = gm_monotonic_ns();
+    uint64_t thread = 0;
+    gm_status status = GM_OK;
+    gm_mutex_lock(&host->stream_lock);
+    while (status == GM_OK) {
+        host_stream *stream = next_thread_stream_locked(host, thread);
+        if (stream == NULL) {
+            break;
+        }
+        thread = stream->thread;
+        status = finish_locked(host, stream, start, timeout_ns);
     }
     gm_mutex_unlock(&host->stream_lock);
     return status;

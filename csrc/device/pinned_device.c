@@ -178,6 +178,16 @@ pinned_stream_synchronize(gm_device *device, gm_stream stream, uint64_t timeout_
 }
 
 static gm_status
+pinned_threads_synchronize(gm_device *device, uint64_t timeout_ns)
+{
+    gm_device *inner = inner_of(device);
+    if (inner->ops->threads_synchronize == NULL) {
+        return GM_UNSUPPORTED;
+    }
+    return inner->ops->threads_synchronize(inner, timeout_ns);
+}
+
+static gm_status
 pinned_stream_capturing(gm_device *device, gm_stream stream, bool *out)
 {
     gm_device *inner = inner_of(device);
@@ -302,6 +312,7 @@ static const gm_device_ops PINNED_OPS = {
     .stream_create = pinned_stream_create,
     .stream_destroy = pinned_stream_destroy,
     .stream_synchronize = pinned_stream_synchronize,
+    .threads_synchronize = pinned_threads_synchronize,
     .stream_capturing = pinned_stream_capturing,
     .event_create = pinned_event_create,
     .event_destroy = pinned_event_destroy,

@@ -21,7 +21,7 @@
 #include "device/device.h"
 
 /* Never a stream of a backend: CUDA's are pointers, the host's are small numbers. */
-#define GM_HOST_STREAM ((gm_stream)UINT64_MAX)
+#define GM_HOST_STREAM ((gm_stream)INT64_MAX)
 
 /* GM_UNSUPPORTED when the inner device makes no pinned memory; GM_NO_HOST_MEMORY. */
 GM_NODISCARD gm_status

@@ -135,6 +135,7 @@ static const gm_device_ops sim_ops = {
     .stream_create = gm_sim_stream_create,
     .stream_destroy = gm_sim_stream_destroy,
     .stream_synchronize = gm_sim_stream_synchronize,
+    .threads_synchronize = gm_sim_threads_synchronize,
     .stream_capturing = gm_sim_stream_capturing,
     .event_create = gm_sim_event_create,
     .event_destroy = gm_sim_event_destroy,

@@ -113,6 +113,8 @@ gm_sim_stream_destroy(gm_device *self, gm_stream stream);
 gm_status
 gm_sim_stream_synchronize(gm_device *self, gm_stream handle, uint64_t timeout_ns);
 gm_status
+gm_sim_threads_synchronize(gm_device *self, uint64_t timeout_ns);
+gm_status
 gm_sim_stream_capturing(gm_device *self, gm_stream handle, bool *out);
 gm_status
 gm_sim_event_create(gm_device *self, gm_event *out);

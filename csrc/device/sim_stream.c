@@ -133,6 +133,21 @@ gm_sim_stream_synchronize(gm_device *self, gm_stream handle, uint64_t timeout_ns
 }
 
 gm_status
+gm_sim_threads_synchronize(gm_device *self, uint64_t timeout_ns)
+{
+    sim_device *sim = sim_of(self);
+    uint64_t due = 0;
+    GM_TRY(sim_enter(sim, GM_CALL_THREADS_SYNCHRONIZE));
+    gm_mutex_lock(&sim->lock);
+    GM_LIST_FOREACH(link, &sim->thread_streams) {
+        const sim_stream *stream = GM_CONTAINER_OF(link, sim_stream, link);
+        due = stream->busy_until > due ? stream->busy_until : due;
+    }
+    gm_mutex_unlock(&sim->lock);
+    return wait_until(sim, due, timeout_ns);
+}
+
+gm_status
 gm_sim_stream_capturing(gm_device *self, gm_stream handle, bool *out)
 {
     sim_device *sim = sim_of(self);

@@ -97,31 +97,42 @@ front_of(const gm_block *block, size_t alignment)
     return (size_t)(gm_align_up_unchecked(start, alignment) - start);
 }
 
-/* Fills *out for `size` bytes at the aligned start of `block`, counting the missing
- * pages. False when it does not fit. */
+/* Counts the slots under `size` bytes at out->front and those without a page. Returns
+ * true, or false with *end behind the last zombie among them. */
+static bool
+measure_slots(const gm_arena *arena, gm_placement *out, uint64_t *end)
+{
+    const gm_chunk *chunk = out->block->chunk;
+    uint64_t start = gm_block_start(out->block) + out->front;
+    size_t last = gm_arena_slot(arena, chunk, start + out->size - 1);
+    out->first_slot = gm_arena_slot(arena, chunk, start);
+    out->slot_count = last - out->first_slot + 1;
+    out->missing = 0;
+    for (size_t slot = last + 1; slot-- > out->first_slot;) {
+        if (chunk->slots[slot].state == GM_SLOT_ZOMBIE) {
+            *end = gm_arena_slot_address(arena, chunk, slot + 1);
+            return false;
+        }
+        out->missing += chunk->slots[slot].state != GM_SLOT_MAPPED;
+    }
+    return true;
+}
+
+/* Fills *out for `size` bytes at the first aligned place in `block` without a zombie,
+ * counting the missing pages. False when there is none. */
 static bool
 measure_placement(const gm_arena *arena, gm_block *block, size_t size, size_t alignment,
                   gm_placement *out)
 {
-    size_t front = front_of(block, alignment);
-    if (front > block->size || block->size - front < size) {
-        return false;
-    }
-    *out = (gm_placement){.block = block, .front = front, .size = size};
-    if (!block->chunk->paged || block->unmapped == 0) {
-        return true;
-    }
-    uint64_t start = gm_block_start(block) + front;
-    out->first_slot = gm_arena_slot(arena, block->chunk, start);
-    out->slot_count =
-        gm_arena_slot(arena, block->chunk, start + size - 1) - out->first_slot + 1;
-    for (size_t i = 0; i < out->slot_count; i++) {
-        uint32_t state = block->chunk->slots[out->first_slot + i].state;
-        if (state == GM_SLOT_ZOMBIE) {
+    uint64_t start = gm_block_start(block);
+    uint64_t place = start;
+    *out = (gm_placement){.block = block, .size = size};
+    do {
+        out->front = (size_t)(gm_align_up_unchecked(place, alignment) - start);
+        if (out->front > block->size || block->size - out->front < size) {
             return false;
         }
-        out->missing += state != GM_SLOT_MAPPED;
-    }
+    } while (block->unmapped != 0 && !measure_slots(arena, out, &place));
     return true;
 }
 

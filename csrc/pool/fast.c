@@ -123,6 +123,7 @@ free_or_defer(gm_lane *lane, gm_block *block)
     if (gm_mutex_try_lock(&lane->lock)) {
         gm_lane_drain_locked(lane);
         free_locked(lane, block);
+        gm_lane_mark_locked(lane);
         gm_mutex_unlock(&lane->lock);
     }
     else {

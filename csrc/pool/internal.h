@@ -5,6 +5,7 @@
  *   fast.c       the path of nearly every allocation and free
  *   lane.c       the two arenas of a stream: cache, pages, release
  *   lanes.c      a pool's table of lanes
+ *   marker.c     is a lane's stream done with what was freed?
  *   page_pool.c  pages without an address, and the count of reserved bytes
  *   pending.c    frees that wait for other streams
  *   reclaim.c    taking idle memory out of arenas
@@ -113,20 +114,23 @@ typedef struct gm_marker {
     gm_event event;
     uint64_t frees; /* value of gm_lane.frees when it was recorded */
     bool recorded;
-    bool done;  /* it was seen done */
-    bool final; /* recorded when the stream retired: covers all later frees */
+    bool done;            /* it was seen done */
+    bool final;           /* recorded when the stream retired: covers all later frees */
+    uint64_t asked_by;    /* the newest gm_lanes_settle that looked at this lane ... */
+    uint64_t asked_frees; /* ... and what gm_lane.frees was then */
 } gm_marker;
 
 typedef struct gm_lane {
     gm_mutex lock;
-    gm_pool *pool; /* constant */
-    _Atomic uint64_t
-        identity;          /* of the stream; changes when a dissolved lane is reused */
-    _Atomic uint32_t kind; /* gm_arena_kind */
-    _Atomic bool open;     /* false: dissolved, in gm_pool.free_lanes */
-    bool rising GM_GUARDED_BY(lock); /* Note [Settled peaks] */
-    gm_list link;                    /* in gm_pool.lanes or free_lanes; lanes lock */
-    gm_deferred deferred;            /* blocks whose free found the lock busy */
+    gm_pool *pool;             /* constant */
+    _Atomic uint64_t identity; /* of the stream; GM_NO_IDENTITY once that has retired,
+                                  another one when a dissolved lane is reused */
+    _Atomic uint32_t kind;     /* gm_arena_kind */
+    _Atomic bool open;         /* false: dissolved, in gm_pool.free_lanes */
+    bool rising GM_GUARDED_BY(lock);           /* Note [Settled peaks] */
+    uint32_t marks_wanted GM_GUARDED_BY(lock); /* Note [Streams of one thread] */
+    gm_list link;         /* in gm_pool.lanes or free_lanes; lanes lock */
+    gm_deferred deferred; /* blocks whose free found the lock busy */
     gm_stream stream GM_GUARDED_BY(lock);
     bool retired GM_GUARDED_BY(lock);
     gm_shelf shelves[GM_ARENAS] GM_GUARDED_BY(lock);
@@ -210,7 +214,8 @@ struct gm_pool {
     gm_list free_lanes GM_GUARDED_BY(lanes_lock);
     size_t lane_count GM_GUARDED_BY(lanes_lock);
     _Atomic(gm_lane *) lane_cache[GM_LANE_CACHE];
-    _Atomic bool many_lanes; /* set once, under the first lane's lock */
+    _Atomic bool many_lanes;      /* set once, under the first lane's lock */
+    _Atomic uint64_t settlements; /* calls of gm_lanes_settle, ever */
     gm_total used, requested, allocations;
 
     gm_page_pool page_pool;
@@ -308,6 +313,10 @@ gm_lane_is(gm_lane *lane, uint64_t identity, gm_arena_kind kind)
            atomic_load_explicit(&lane->kind, memory_order_relaxed) == (uint32_t)kind;
 }
 
+/* The open lane of (stream, kind), or NULL. Whoever takes its lock asks gm_lane_is. */
+gm_lane *
+gm_lanes_find(gm_pool *pool, uint64_t identity, gm_arena_kind kind);
+
 /* Calls `visit` for every open lane, its lock held; stops when it returns false. */
 void
 gm_lanes_visit(gm_pool *pool, bool (*visit)(gm_lane *lane, void *argument),
@@ -318,7 +327,8 @@ void
 gm_lanes_visit_all(gm_pool *pool, bool (*visit)(gm_lane *lane, void *argument),
                    void *argument);
 
-/* Dissolves retired lanes whose memory is all idle. */
+/* Dissolves retired lanes whose memory is all idle, and lanes of threads' own streams
+ * that have no memory and no addresses: the thread may have ended. */
 void
 gm_lanes_dissolve(gm_pool *pool);
 
@@ -455,18 +465,19 @@ gm_page_pool_note_flush(gm_pool *pool, size_t bytes);
 
 /* ---- pending.c ------------------------------------------------------------------------ */
 
-/* Records an event on every stream in the block's use list and files the block with
- * the watches. Pre: block->uses > 0. */
+/* Records an event on every stream in the block's use list, except on those of other
+ * threads, and files the block with the watches. Pre: block->uses > 0. */
 void
 gm_pending_file_locked(gm_lane *lane, gm_block *block) GM_REQUIRES(lane->lock);
 
-/* Frees the blocks whose events are done. */
+/* Frees the blocks whose events are done, and marks the lane's stream if that was
+ * wanted. */
 void
 gm_pending_poll_slow_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
 static inline void
 gm_pending_poll_locked(gm_lane *lane) GM_REQUIRES(lane->lock)
 {
-    if (lane->pending_blocks != 0) {
+    if ((lane->pending_blocks | lane->marks_wanted) != 0) {
         gm_pending_poll_slow_locked(lane);
     }
 }
@@ -475,7 +486,7 @@ gm_pending_poll_locked(gm_lane *lane) GM_REQUIRES(lane->lock)
 gm_event
 gm_pending_oldest_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
 
-/* Adds a stream to a live block. */
+/* Adds a stream to a live block, and records the event of a thread's own one. */
 GM_NODISCARD gm_status
 gm_pending_record_locked(gm_lane *lane, gm_block *block, gm_stream stream,
                          uint64_t identity) GM_REQUIRES(lane->lock);
@@ -501,6 +512,8 @@ typedef struct gm_reclaim {
 void
 gm_reclaim_lane_locked(gm_lane *lane, gm_reclaim *reclaim) GM_REQUIRES(lane->lock);
 
+/* ---- marker.c ---------------------------------------------------------------------------- */
+
 /* Is the work before every free of this lane done? Records a mark if it may. */
 bool
 gm_lane_is_done_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
@@ -509,6 +522,33 @@ gm_lane_is_done_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
 gm_event
 gm_lane_marker_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
 
+/* Another thread wanted a mark: records one if the stream is the calling thread's. */
+void
+gm_lane_mark_slow_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+static inline void
+gm_lane_mark_locked(gm_lane *lane) GM_REQUIRES(lane->lock)
+{
+    if (lane->marks_wanted != 0) {
+        gm_lane_mark_slow_locked(lane);
+    }
+}
+
+/* The lane's stream retires: its last mark covers all later frees. False: no mark can be
+ * had. */
+GM_NODISCARD bool
+gm_lane_mark_last_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+
+/* Does a graph capture on the lane's stream forbid giving memory back? Another thread's
+ * own stream cannot be asked: false. */
+bool
+gm_lane_is_capturing_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+
+/* Lanes of other threads' own streams that nobody has marked: waits for the work of all
+ * such streams, at most timeout_ns, and counts it as a mark. True: memory of a lane may
+ * be idle now that was not before. No lock held. */
+bool
+gm_lanes_settle(gm_pool *pool, uint64_t timeout_ns);
+
 /* ---- ladder.c ------------------------------------------------------------------------------ */
 
 typedef struct gm_ladder {
@@ -516,6 +556,7 @@ typedef struct gm_ladder {
     size_t reserved_before;
     gm_shortage shortage;
     bool climbed;
+    bool settled;
 } gm_ladder;
 
 void

@@ -6,7 +6,8 @@
  *   1. frees whose work is done (deferred and pending ones) come back;
  *   2. idle memory of the same stream, then of others, moves: pages go to the page
  *      pool, whole segments to the device, as much as was missing;
- *   3. a bounded wait on the oldest unfinished work (options.oom_wait_ns in all);
+ *   3. a bounded wait on the oldest unfinished work (options.oom_wait_ns in all), last
+ *      on the streams of threads that do not mark their own;
  *   then the callbacks and the garbage collection of the Python layer, then the error.
  *
  * A failed climb leaves no more reserved than there was before it.
@@ -178,7 +179,14 @@ gm_ladder_climb(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
         GM_CROSS_STREAM_NEVER) {
         return gm_ladder_wait(pool, lane, &ladder->wait_left_ns);
     }
-    return gm_ladder_wait(pool, NULL, &ladder->wait_left_ns);
+    if (gm_ladder_wait(pool, NULL, &ladder->wait_left_ns)) {
+        return true;
+    }
+    if (ladder->settled) {
+        return false;
+    }
+    ladder->settled = true;
+    return gm_lanes_settle(pool, ladder->wait_left_ns);
 }
 
 /* ---- the end -------------------------------------------------------------------- */

@@ -51,6 +51,7 @@ open_locked(gm_pool *pool, gm_stream stream, uint64_t identity, gm_arena_kind ki
     lane->retired = false;
     lane->marker = (gm_marker){.event = lane->marker.event};
     lane->frees = 0;
+    lane->marks_wanted = 0;
     gm_mutex_unlock(&lane->lock);
     atomic_store_explicit(&lane->identity, identity, memory_order_relaxed);
     atomic_store_explicit(&lane->kind, (uint32_t)kind, memory_order_relaxed);
@@ -83,6 +84,15 @@ gm_lanes_get(gm_pool *pool, gm_stream stream, uint64_t identity, gm_arena_kind k
     }
     gm_mutex_unlock(&pool->lanes_lock);
     return status;
+}
+
+gm_lane *
+gm_lanes_find(gm_pool *pool, uint64_t identity, gm_arena_kind kind)
+{
+    gm_mutex_lock(&pool->lanes_lock);
+    gm_lane *lane = find_locked(pool, identity, kind);
+    gm_mutex_unlock(&pool->lanes_lock);
+    return lane;
 }
 
 static bool
@@ -149,12 +159,23 @@ empty_lane_locked(gm_lane *lane)
     return true;
 }
 
-/* Takes a retired lane out of service if it is idle. */
+/* A lane of a thread's own stream without memory or addresses: its thread may have
+ * ended, and is served by a new one if it has not. */
+static bool
+is_bare(const gm_lane *lane)
+{
+    uint64_t identity = atomic_load_explicit(&lane->identity, memory_order_relaxed);
+    return (identity & GM_IDENTITY_OF_THREAD) != 0 && lane->frees != 0 &&
+           lane->shelves[GM_SMALL].arena.chunk_count == 0 &&
+           lane->shelves[GM_LARGE].arena.chunk_count == 0;
+}
+
+/* Takes a lane out of service if it is retired and idle, or bare. */
 static bool
 close_lane(gm_lane *lane)
 {
     gm_mutex_lock(&lane->lock);
-    bool closed = lane->retired && empty_lane_locked(lane);
+    bool closed = lane->retired ? empty_lane_locked(lane) : is_bare(lane);
     if (closed) {
         atomic_store_explicit(&lane->open, false, memory_order_relaxed);
     }

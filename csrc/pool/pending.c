@@ -5,6 +5,10 @@
  * when the stream was recorded, so that a free cannot fail for want of one. Freed
  * uses queue at the watch of their stream; events of one stream are done in order, so
  * one query per stream and poll is enough, and a slow stream delays nobody else.
+ *
+ * A thread's own stream can be marked by that thread alone (marker.c, Note [Streams of
+ * one thread]). Its event is recorded when the stream is, by the thread that names it,
+ * and once more at the free if the same thread frees.
  */
 #include "pool/internal.h"
 
@@ -69,6 +73,19 @@ retire_use(gm_lane *lane, gm_use *use)
     }
 }
 
+/* The block's use on the stream that has this identity now, or NULL. */
+static gm_use *
+find_use(const gm_block *block, uint64_t identity)
+{
+    GM_LIST_FOREACH(link, &block->use_list) {
+        gm_use *use = GM_CONTAINER_OF(link, gm_use, block_link);
+        if (use->watch->identity == identity && use->watch->final == 0) {
+            return use;
+        }
+    }
+    return NULL;
+}
+
 gm_status
 gm_pending_record_locked(gm_lane *lane, gm_block *block, gm_stream stream,
                          uint64_t identity)
@@ -76,14 +93,21 @@ gm_pending_record_locked(gm_lane *lane, gm_block *block, gm_stream stream,
     if (block->uses == 0) {
         gm_list_init(&block->use_list);
     }
-    GM_LIST_FOREACH(link, &block->use_list) {
-        if (GM_CONTAINER_OF(link, gm_use, block_link)->watch->identity == identity) {
-            return GM_OK;
-        }
+    gm_device *device = lane->pool->device;
+    bool of_thread = (identity & GM_IDENTITY_OF_THREAD) != 0;
+    gm_use *use = find_use(block, identity);
+    if (use != NULL) {
+        return of_thread ? device->ops->event_record(device, use->event, stream)
+                         : GM_OK;
     }
     GM_TRY(gm_slab_reserve(&lane->watches_slab, 1));
-    gm_use *use;
     GM_TRY(take_use(lane, &use));
+    gm_status status =
+        of_thread ? device->ops->event_record(device, use->event, stream) : GM_OK;
+    if (status != GM_OK) {
+        gm_list_push_back(&lane->idle_uses, &use->watch_link);
+        return status;
+    }
     gm_watch *watch = find_watch(lane, identity);
     use->watch = watch != NULL ? watch : make_watch(lane, stream, identity);
     use->watch->users++;
@@ -95,15 +119,24 @@ gm_pending_record_locked(gm_lane *lane, gm_block *block, gm_stream stream,
     return GM_OK;
 }
 
+/* Does the watch's handle mean the watch's stream on this thread? */
+static bool
+is_of_this_thread(gm_device *device, const gm_watch *watch)
+{
+    return (watch->identity & GM_IDENTITY_OF_THREAD) == 0 ||
+           device->ops->stream_identity(device, watch->stream) == watch->identity;
+}
+
 void
 gm_pending_file_locked(gm_lane *lane, gm_block *block)
 {
     gm_device *device = lane->pool->device;
     GM_LIST_FOREACH(link, &block->use_list) {
         gm_use *use = GM_CONTAINER_OF(link, gm_use, block_link);
-        if (use->watch->final == 0) {
+        gm_watch *watch = use->watch;
+        if (watch->final == 0 && is_of_this_thread(device, watch)) {
             gm_status status =
-                device->ops->event_record(device, use->event, use->watch->stream);
+                device->ops->event_record(device, use->event, watch->stream);
             use->lost = status != GM_OK;
             if (use->lost) {
                 gm_pool_report(status,
@@ -111,7 +144,7 @@ gm_pending_file_locked(gm_lane *lane, gm_block *block)
                                "memory is not used again");
             }
         }
-        gm_list_push_back(&use->watch->uses, &use->watch_link);
+        gm_list_push_back(&watch->uses, &use->watch_link);
     }
 }
 
@@ -153,6 +186,7 @@ gm_pending_poll_slow_locked(gm_lane *lane)
     GM_LIST_FOREACH_SAFE(link, following, &lane->watches) {
         poll_watch(lane, GM_CONTAINER_OF(link, gm_watch, link));
     }
+    gm_lane_mark_locked(lane);
 }
 
 gm_event

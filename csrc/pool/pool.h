@@ -23,6 +23,17 @@
  * stream only when an event says that the old one is done with it. Whoever lets
  * another stream use a block says so by gm_pool_record_stream before freeing it.
  *
+ * Note [One handle, many streams]
+ * The per-thread default stream (handle 2) is another stream in each thread, and only
+ * its own thread can mark it. Blocks of such a stream serve that thread alone, at once
+ * as ever. Their memory moves elsewhere when the thread has marked its stream, which
+ * its next allocations and frees do once another thread has asked, or when the device
+ * says that the work on every thread's own stream is done: that is asked for before an
+ * out-of-memory error, by a trim with a timeout and when the pool closes, and is how
+ * memory of a thread that has ended comes back. Such a lane goes once its memory and
+ * its addresses have (gm_pool_trim with target 0), or when the thread calls
+ * gm_pool_stream_retired before it ends.
+ *
  * Note [Arena kinds]
  * An arena is elastic or stable. In an elastic one pages come and go. In a stable one
  * a page never moves or leaves while the arena lives: for graph captures, memory that
@@ -199,7 +210,12 @@ gm_pool_free_address(gm_pool *pool, gm_devptr address);
 
 /* The block will be used on `stream`, too: its memory is not handed out again before
  * the work that stands on that stream when the block is freed is done. Recording the
- * block's own stream, or the same one twice, does nothing. GM_NO_HOST_MEMORY. */
+ * block's own stream, or the same one twice, does nothing.
+ * The calling thread's own stream (handle 2): no other thread can mark it, so only the
+ * work that stands there during this call is sure to be covered, unless the same thread
+ * frees the block and finds its lane's lock free. Record it after the last use;
+ * recording it again moves the mark.
+ * GM_NO_HOST_MEMORY; failures of the device come through and change nothing. */
 GM_NODISCARD gm_status
 gm_pool_record_stream(gm_block *block, gm_stream stream);
 
@@ -231,7 +247,8 @@ typedef struct gm_trim_request {
     uint64_t older_than_ns; /* only memory that has been free for that long; 0: any */
     bool one_stream;        /* only the lanes of `stream` */
     gm_stream stream;
-    uint64_t timeout_ns; /* wait that long, in all, for unfinished work; 0: do not */
+    uint64_t timeout_ns; /* wait that long, in all, for unfinished work (of `stream`
+                            alone with one_stream); 0: do not */
 } gm_trim_request;
 
 typedef struct gm_trim_report {
@@ -255,7 +272,8 @@ gm_pool_reserve(gm_pool *pool, size_t size, gm_oom *oom);
 
 /* The stream is about to be destroyed (or was): its lanes' memory becomes available
  * to all once its last work is done, and the lane is dissolved when its last block is
- * freed. Never waits. */
+ * freed. A later stream of the same identity has nothing to do with them. A thread's
+ * own stream is retired by that thread. Never waits. */
 void
 gm_pool_stream_retired(gm_pool *pool, gm_stream stream);
 

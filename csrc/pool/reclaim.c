@@ -1,61 +1,8 @@
 /* reclaim.c - taking idle memory out of arenas.
  *
- * Idle is: free, and the work that used it is done. A free block was used on the
- * lane's stream up to its free, so one mark on that stream, recorded after the last
- * free, covers them all. Marks are recorded when they are needed, on streams where we
- * may: the device's own kind says so (GM_CAP_OWN_STREAMS).
+ * Idle is: free, and the work that used it is done (marker.c).
  */
 #include "pool/internal.h"
-
-/* Records the mark again if frees have come since. False: no mark can be had. */
-static bool
-refresh_marker(gm_lane *lane)
-{
-    gm_marker *marker = &lane->marker;
-    gm_device *device = lane->pool->device;
-    if (marker->final || (marker->recorded && marker->frees == lane->frees)) {
-        return true;
-    }
-    if (marker->event == 0 &&
-        device->ops->event_create(device, &marker->event) != GM_OK) {
-        marker->event = 0;
-        return false;
-    }
-    if (device->ops->event_record(device, marker->event, lane->stream) != GM_OK) {
-        marker->recorded = false;
-        return false;
-    }
-    marker->recorded = true;
-    marker->done = false;
-    marker->frees = lane->frees;
-    return true;
-}
-
-bool
-gm_lane_is_done_locked(gm_lane *lane)
-{
-    gm_device *device = lane->pool->device;
-    if (lane->frees == 0) {
-        return true;
-    }
-    if (!refresh_marker(lane)) {
-        return false;
-    }
-    if (!lane->marker.done) {
-        lane->marker.done =
-            device->ops->event_query(device, lane->marker.event) == GM_OK;
-    }
-    return lane->marker.done;
-}
-
-gm_event
-gm_lane_marker_locked(gm_lane *lane)
-{
-    if (gm_lane_is_done_locked(lane) || !lane->marker.recorded) {
-        return 0;
-    }
-    return lane->marker.event;
-}
 
 static bool
 too_young(const gm_block *block, const gm_reclaim *reclaim)
@@ -63,6 +10,19 @@ too_young(const gm_block *block, const gm_reclaim *reclaim)
     uint64_t age =
         reclaim->now_ns > block->freed_ns ? reclaim->now_ns - block->freed_ns : 0;
     return age < reclaim->older_than_ns;
+}
+
+/* Of the slots [first, first + count) the highest that hold `wanted` pages: returns the
+ * first of them. */
+static size_t
+last_pages(const gm_chunk *chunk, size_t first, size_t count, size_t wanted)
+{
+    size_t slot = first + count;
+    while (slot > first && wanted != 0) {
+        slot--;
+        wanted -= chunk->slots[slot].state == GM_SLOT_MAPPED;
+    }
+    return slot;
 }
 
 /* Unmaps whole pages under the free blocks of one chunk. */
@@ -76,16 +36,13 @@ reclaim_pages(gm_lane *lane, gm_arena *arena, gm_chunk *chunk, gm_reclaim *recla
             continue;
         }
         size_t count = gm_arena_inner_slots(arena, block, &first);
-        size_t wanted = (reclaim->target - reclaim->freed - 1) / arena->page_size + 1;
-        if (count > wanted && block->unmapped == 0) {
-            first += count - wanted;
-            count = wanted;
-        }
         if (count == 0) {
             continue;
         }
-        gm_status status =
-            gm_source_unmap_locked(lane, arena, block, first, count, &reclaim->freed);
+        size_t wanted = (reclaim->target - reclaim->freed - 1) / arena->page_size + 1;
+        size_t from = last_pages(chunk, first, count, wanted);
+        gm_status status = gm_source_unmap_locked(
+            lane, arena, block, from, first + count - from, &reclaim->freed);
         if (status != GM_OK) {
             reclaim->status = status;
             return;
@@ -113,17 +70,6 @@ reclaim_arena(gm_lane *lane, gm_arena *arena, gm_reclaim *reclaim)
     }
 }
 
-/* A capture on this lane's stream forbids giving memory back. */
-static bool
-is_capturing(gm_lane *lane)
-{
-    gm_device *device = lane->pool->device;
-    bool capturing = false;
-    return !lane->retired &&
-           device->ops->stream_capturing(device, lane->stream, &capturing) == GM_OK &&
-           capturing;
-}
-
 /* Pages leave a stable arena only after its life: nothing is in it, and nothing more
  * will be. */
 static bool
@@ -142,7 +88,7 @@ gm_reclaim_lane_locked(gm_lane *lane, gm_reclaim *reclaim)
     if (idle == 0 || !may_lose_pages(lane)) {
         return;
     }
-    if (is_capturing(lane) || !gm_lane_is_done_locked(lane)) {
+    if (gm_lane_is_capturing_locked(lane) || !gm_lane_is_done_locked(lane)) {
         reclaim->busy += idle;
         return;
     }

@@ -15,20 +15,10 @@ typedef struct trim_pass {
 } trim_pass;
 
 static bool
-is_capturing(gm_lane *lane)
-{
-    gm_device *device = lane->pool->device;
-    bool capturing = false;
-    return !lane->retired &&
-           device->ops->stream_capturing(device, lane->stream, &capturing) == GM_OK &&
-           capturing;
-}
-
-static bool
 find_capture(gm_lane *lane, void *argument)
 {
     bool *capturing = argument;
-    *capturing = is_capturing(lane);
+    *capturing = gm_lane_is_capturing_locked(lane);
     return !*capturing;
 }
 
@@ -76,7 +66,7 @@ surplus(gm_pool *pool, size_t target)
 }
 
 static gm_status
-trim_once(gm_pool *pool, const gm_trim_request *request, bool *busy)
+trim_once(gm_pool *pool, const gm_trim_request *request)
 {
     gm_device *device = pool->device;
     trim_pass pass = {
@@ -99,7 +89,44 @@ trim_once(gm_pool *pool, const gm_trim_request *request, bool *busy)
         size_t freed = pass.reclaim.freed < reserved ? pass.reclaim.freed : reserved;
         (void)gm_page_pool_shrink(pool, reserved - freed, &status);
     }
-    *busy = pass.reclaim.busy != 0;
+    return status;
+}
+
+/* Waits for unfinished work that holds what is to be trimmed. */
+static bool
+wait_for_work(gm_pool *pool, const gm_trim_request *request, uint64_t *left_ns)
+{
+    gm_device *device = pool->device;
+    if (!request->one_stream) {
+        return gm_ladder_wait(pool, NULL, left_ns);
+    }
+    uint64_t identity = device->ops->stream_identity(device, request->stream);
+    gm_lane *lane = gm_lanes_find(pool, identity, GM_ARENA_ELASTIC);
+    return lane != NULL && gm_ladder_wait(pool, lane, left_ns);
+}
+
+static bool
+is_reached(gm_pool *pool, const gm_trim_request *request)
+{
+    return request->target != 0 && gm_page_pool_reserved(pool) <= request->target;
+}
+
+/* Trims until the target is reached or nothing is left to wait for. */
+static gm_status
+trim_passes(gm_pool *pool, const gm_trim_request *request)
+{
+    uint64_t left_ns = request->timeout_ns;
+    gm_status status;
+    do {
+        status = trim_once(pool, request);
+        if (status != GM_OK || is_reached(pool, request)) {
+            return status;
+        }
+    } while (wait_for_work(pool, request, &left_ns));
+    bool may_settle = request->timeout_ns != 0 || gm_pool_is_closed(pool);
+    if (may_settle && !request->one_stream && gm_lanes_settle(pool, left_ns)) {
+        status = trim_once(pool, request);
+    }
     return status;
 }
 
@@ -126,15 +153,7 @@ gm_pool_trim(gm_pool *pool, const gm_trim_request *request, gm_trim_report *out)
         return GM_OK;
     }
     size_t before = gm_page_pool_reserved(pool);
-    uint64_t left_ns = request->timeout_ns;
-    gm_status status;
-    bool busy;
-    do {
-        status = trim_once(pool, request, &busy);
-        if (gm_page_pool_reserved(pool) <= request->target && request->target != 0) {
-            break;
-        }
-    } while (status == GM_OK && gm_ladder_wait(pool, NULL, &left_ns));
+    gm_status status = trim_passes(pool, request);
     gm_lanes_dissolve(pool);
     if (request->target == 0 && request->older_than_ns == 0 && pool->paged) {
         (void)gm_page_pool_shrink(pool, 0, &status);
@@ -206,23 +225,12 @@ static bool
 retire_lane(gm_lane *lane, void *argument)
 {
     const retirement *gone = argument;
-    gm_device *device = lane->pool->device;
     gm_pending_retire_stream_locked(lane, gone->identity);
-    if (lane->retired ||
-        atomic_load_explicit(&lane->identity, memory_order_relaxed) != gone->identity) {
-        return true;
-    }
-    gm_marker *marker = &lane->marker;
-    if (marker->event == 0 &&
-        device->ops->event_create(device, &marker->event) != GM_OK) {
-        marker->event = 0;
-        return true;
-    }
-    if (device->ops->event_record(device, marker->event, lane->stream) == GM_OK) {
-        marker->recorded = true;
-        marker->final = true;
-        marker->done = false;
+    if (atomic_load_explicit(&lane->identity, memory_order_relaxed) == gone->identity &&
+        gm_lane_mark_last_locked(lane)) {
         lane->retired = true;
+        /* A new stream that gets this identity again has a lane of its own. */
+        atomic_store_explicit(&lane->identity, GM_NO_IDENTITY, memory_order_relaxed);
     }
     return true;
 }

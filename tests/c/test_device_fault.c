@@ -133,6 +133,7 @@ test_each_call_fails_by_its_name(void)
             [GM_CALL_STREAM_CREATE] = ops->stream_create(device, &out),
             [GM_CALL_STREAM_DESTROY] = ops->stream_destroy(device, 9),
             [GM_CALL_STREAM_SYNCHRONIZE] = ops->stream_synchronize(device, 9, 0),
+            [GM_CALL_THREADS_SYNCHRONIZE] = ops->threads_synchronize(device, 0),
             [GM_CALL_STREAM_CAPTURING] = ops->stream_capturing(device, 9, &yes),
             [GM_CALL_EVENT_CREATE] = ops->event_create(device, &out),
             [GM_CALL_EVENT_DESTROY] = ops->event_destroy(device, 9),

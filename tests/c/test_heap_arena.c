@@ -367,11 +367,34 @@ a_page_that_was_put_aside_is_passed_over(void)
     chunk->slots[0].state = GM_SLOT_ZOMBIE;
     chunk->zombie_slots = 1;
     check_sound(&f);
-    CHECK(place_aligned(&f, PAGE, 512, false, &new_pages) == NULL);
-    gm_block *block = place_aligned(&f, PAGE, MIB, false, &new_pages);
-    CHECK(block == NULL);
+    gm_block *block = place(&f, PAGE);
+    CHECK_EQ(gm_block_start(block), BASE + PAGE);
+    gm_block *aligned = place_aligned(&f, PAGE, MIB, false, &new_pages);
+    CHECK_EQ(gm_block_start(aligned), BASE + MIB);
+    CHECK_EQ(new_pages, 1);
+    CHECK(place_aligned(&f, CHUNK - PAGE, 512, false, &new_pages) == NULL);
+    release(&f, block, 1);
+    check_sound(&f);
+
+    /* The free block begins with the zombie again; its page behind that is used first. */
+    block = place_aligned(&f, PAGE / 2, 512, false, &new_pages);
+    CHECK_EQ(gm_block_start(block), BASE + PAGE);
+    CHECK_EQ(new_pages, 0);
+    release(&f, block, 1);
+    release(&f, aligned, 1);
+
+    /* Of several the last one counts, and only where all of them are the chunk is full. */
+    chunk->slots[3].state = GM_SLOT_ZOMBIE;
+    chunk->zombie_slots = 2;
+    block = place(&f, 3 * PAGE);
+    CHECK_EQ(gm_block_start(block), BASE + 4 * PAGE);
+    check_sound(&f);
+    release(&f, block, 1);
+    chunk->slots[CHUNK / PAGE - 1].state = GM_SLOT_ZOMBIE;
+    chunk->zombie_slots = 3;
+    CHECK(place_aligned(&f, CHUNK - 4 * PAGE, 512, false, &new_pages) == NULL);
     gm_chunk *second = add_chunk(&f, CHUNK);
-    block = place(&f, PAGE);
+    block = place(&f, CHUNK - 4 * PAGE);
     CHECK(block->chunk == second);
     release(&f, block, 1);
     close_arena(&f);
