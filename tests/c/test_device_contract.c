@@ -488,6 +488,7 @@ count_wrong_answers(gm_device *device)
     wrong += ops->stream_create(device, &out) != GM_FORKED;
     wrong += ops->stream_destroy(device, 3) != GM_FORKED;
     wrong += ops->stream_synchronize(device, 0, 0) != GM_FORKED;
+    wrong += ops->threads_synchronize(device, 0) != GM_FORKED;
     wrong += ops->stream_capturing(device, 0, &yes) != GM_FORKED;
     wrong += ops->event_create(device, &out) != GM_FORKED;
     wrong += ops->event_destroy(device, 3) != GM_FORKED;

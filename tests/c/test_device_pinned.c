@@ -109,7 +109,9 @@ test_the_hosts_stream_is_always_done(void)
     gm_event event;
     bool capturing = true;
     CHECK_EQ(ops->stream_identity(device, GM_HOST_STREAM), GM_HOST_STREAM);
+    CHECK_EQ(GM_HOST_STREAM & GM_IDENTITY_OF_THREAD, 0);
     CHECK_OK(ops->stream_synchronize(device, GM_HOST_STREAM, 0));
+    CHECK_OK(ops->threads_synchronize(device, 0));
     CHECK_OK(ops->stream_capturing(device, GM_HOST_STREAM, &capturing));
     CHECK(!capturing);
     CHECK_OK(ops->stream_create(device, &stream));

@@ -147,8 +147,11 @@ test_each_thread_has_its_own_stream_two(void)
         CHECK_EQ(pthread_create(&thread, NULL, record_on_stream_two, device), 0);
         CHECK_EQ(pthread_join(thread, NULL), 0);
         CHECK_OK(device->ops->stream_synchronize(device, 2, 0));
+        CHECK_STATUS(device->ops->threads_synchronize(device, 0), GM_NOT_READY);
         tick(device, 2);
     }
+    CHECK_OK(device->ops->threads_synchronize(device, UINT64_MAX));
+    CHECK_OK(device->ops->threads_synchronize(device, 0));
     gm_device_release(device);
 }
 

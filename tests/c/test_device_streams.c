@@ -401,10 +401,60 @@ test_each_thread_has_its_own_stream_two(void)
     CHECK_EQ(pthread_join(thread, NULL), 0);
     CHECK(job.identity != device->ops->stream_identity(device, 2));
     CHECK(job.identity != 0);
+    CHECK((job.identity & GM_IDENTITY_OF_THREAD) != 0);
     CHECK_EQ(cell, 0);
     CHECK_EQ(waiting(device, 2), 1);
     CHECK_EQ(release(device, 2, SIZE_MAX), 1);
     CHECK_EQ(cell, 1);
+    gm_device_release(device);
+}
+
+static void *
+wait_for_threads(void *argument)
+{
+    thread_job *job = argument;
+    gm_device *device = job->device;
+    gm_status status = device->ops->threads_synchronize(device, UINT64_MAX);
+    CHECK_OK(status);
+    CHECK_EQ(job->cell, 1);
+    return NULL;
+}
+
+static void *
+leave_work(void *argument)
+{
+    thread_job *job = argument;
+    CHECK_OK(gm_host_stall(job->device, 2));
+    put(job->device, 2, &job->cell, 9);
+    return NULL;
+}
+
+static void
+test_all_threads_streams_are_waited_for(void)
+{
+    gm_device *device = open_plain(false);
+    const gm_device_ops *ops = device->ops;
+    thread_job job = {device, 0, 0};
+    pthread_t thread;
+    CHECK_OK(ops->threads_synchronize(device, 0));
+    CHECK_OK(gm_host_stall(device, 0));
+    put(device, 0, &job.cell, 5);
+    CHECK_OK(ops->threads_synchronize(device, 0)); /* no thread's own */
+    CHECK_OK(gm_host_stall(device, 2));
+    CHECK_OK(ops->threads_synchronize(device, 0));
+    put(device, 2, &job.cell, 1);
+    CHECK_STATUS(ops->threads_synchronize(device, 0), GM_NOT_READY);
+    CHECK_STATUS(ops->threads_synchronize(device, 1000000), GM_NOT_READY);
+    CHECK_EQ(pthread_create(&thread, NULL, wait_for_threads, &job), 0);
+    CHECK_EQ(release(device, 2, SIZE_MAX), 1);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+
+    /* Work of a thread that has ended counts, too. */
+    CHECK_EQ(pthread_create(&thread, NULL, leave_work, &job), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_STATUS(ops->threads_synchronize(device, 0), GM_NOT_READY);
+    CHECK_OK(gm_host_set_capturing(device, 0, true));
+    CHECK_STATUS(ops->threads_synchronize(device, 0), GM_CAPTURING);
     gm_device_release(device);
 }
 
@@ -540,6 +590,7 @@ static const gm_test tests[] = {
     {"close_drops_queued_work", test_close_drops_queued_work},
     {"handle_one_is_the_default_stream", test_handle_one_is_the_default_stream},
     {"each_thread_has_its_own_stream_two", test_each_thread_has_its_own_stream_two},
+    {"all_threads_streams_are_waited_for", test_all_threads_streams_are_waited_for},
     {"capture_forbids_memory_and_waiting", test_capture_forbids_memory_and_waiting},
     {"threads_share_streams", test_threads_share_streams},
 };

@@ -32,6 +32,38 @@ check_oom(gm_pool *pool, size_t size, gm_stream stream, gm_oom_reason reason)
     return oom;
 }
 
+/* ---- what moves ------------------------------------------------------------------ */
+
+static void
+only_what_was_missing_moves(void)
+{
+    gm_device *device = host_device(32 * MIB);
+    gm_pool *pool = pool_on(device, true);
+    gm_stream other = new_stream(device);
+    /* A free block with pages at its start, and addresses without any behind them. */
+    gm_pool_free(take(pool, 24 * MIB, other));
+    gm_block *block = take(pool, 16 * MIB, 0);
+    CHECK_EQ(stats_of(pool).flushed_bytes, 8 * MIB);
+    CHECK_EQ(stats_of(pool).cached_bytes, 16 * MIB);
+    CHECK_POOL(pool);
+
+    /* With holes between its pages: the last of them. */
+    gm_block *first = take(pool, 8 * MIB, other), *second = take(pool, 8 * MIB, other);
+    gm_pool_free(first);
+    gm_block *third = take(pool, 6 * MIB, 0);
+    CHECK_EQ(stats_of(pool).flushed_bytes, 14 * MIB);
+    gm_pool_free(second);
+    CHECK_EQ(stats_of(pool).cached_bytes, 10 * MIB);
+    gm_block *fourth = take(pool, 9 * MIB, 0);
+    CHECK_EQ(stats_of(pool).flushed_bytes, 23 * MIB);
+    CHECK_EQ(stats_of(pool).cached_bytes, MIB);
+    CHECK_POOL(pool);
+    gm_pool_free(block);
+    gm_pool_free(third);
+    gm_pool_free(fourth);
+    close_pool(pool);
+}
+
 /* ---- reasons --------------------------------------------------------------------- */
 
 static void
@@ -366,7 +398,46 @@ a_wait_sees_what_comes_by_itself(void)
     close_pool(pool);
 }
 
+/* With cross_stream "wait" the device waits, not the host. */
+static void
+an_inserted_wait_frees_without_the_host(void)
+{
+    gm_device *device = host_device(16 * MIB);
+    gm_pool_options options = usual_options();
+    for (unsigned mode = GM_CROSS_STREAM_DONE; mode <= GM_CROSS_STREAM_NEVER; mode++) {
+        options.cross_stream = (gm_cross_stream)mode;
+        gm_pool *pool = open_pool(gm_device_retain(device), &options);
+        gm_stream slow = stalled_stream(device);
+        gm_block *first = take(pool, 12 * MIB, 0), *second = NULL;
+        CHECK_OK(gm_pool_record_stream(first, slow));
+        unsigned char value = 7;
+        gm_devptr address = gm_block_address(first);
+        CHECK_OK(device->ops->fill_async(device, address, &value, 1, 100, slow));
+        gm_pool_free(first);
+        gm_status status = allocate(pool, 12 * MIB, 0, &second, NULL);
+        CHECK_EQ(stats_of(pool).num_sync_all_streams, 0);
+        if (mode == GM_CROSS_STREAM_WAIT) {
+            CHECK_OK(status);
+            CHECK_EQ(gm_block_address(second), address);
+            value = 9; /* queued behind what the slow stream still does */
+            CHECK_OK(device->ops->fill_async(device, address, &value, 1, 100, 0));
+            let_run(device, slow);
+            CHECK_OK(device->ops->stream_synchronize(device, 0, SECOND));
+            CHECK_EQ(*(unsigned char *)gm_device_host_pointer(address), 9);
+        }
+        else {
+            CHECK_STATUS(status, GM_OUT_OF_MEMORY);
+            let_run(device, slow);
+        }
+        gm_pool_free(second);
+        CHECK_OK(device->ops->stream_destroy(device, slow));
+        gm_pool_release(pool);
+    }
+    gm_device_release(device);
+}
+
 static const gm_test tests[] = {
+    {"only what was missing moves", only_what_was_missing_moves},
     {"reasons have names", reasons_have_names},
     {"live blocks are a shortage", live_blocks_are_a_shortage},
     {"a limit and a headroom are named", a_limit_and_a_headroom_are_named},
@@ -383,6 +454,8 @@ static const gm_test tests[] = {
     {"a full pool without work does not wait", a_full_pool_without_work_does_not_wait},
     {"what cannot be taken back is reported", what_cannot_be_taken_back_is_reported},
     {"a wait sees what comes by itself", a_wait_sees_what_comes_by_itself},
+    {"an inserted wait frees without the host",
+     an_inserted_wait_frees_without_the_host},
 };
 
 GM_TEST_MAIN(tests)

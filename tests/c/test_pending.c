@@ -304,6 +304,56 @@ a_lane_that_cannot_be_marked_stays(void)
     }
 }
 
+/* ---- identities that come again -------------------------------------------------- */
+
+static void
+a_new_stream_under_an_old_identity_is_recorded(void)
+{
+    gm_device *device = faulty_host();
+    gm_pool *pool = pool_on(device, true);
+    gm_stream stream = new_stream(device);
+    gm_block *block = take(pool, MIB, 0);
+    CHECK_OK(gm_pool_record_stream(block, stream));
+    gm_pool_stream_retired(pool, stream);
+    CHECK_OK(gm_host_stall(gm_fault_inner(device), stream)); /* the new one, busy */
+    CHECK_OK(gm_pool_record_stream(block, stream));
+    CHECK_EQ(block->uses, 2);
+    CHECK_OK(gm_pool_record_stream(block, stream));
+    CHECK_EQ(block->uses, 2);
+    gm_pool_free(block);
+    CHECK_EQ(pending_blocks(pool), 1);
+    let_run(device, stream);
+    CHECK_EQ(pending_blocks(pool), 0);
+    close_pool(pool);
+}
+
+static void
+a_new_stream_under_an_old_identity_has_its_own_lane(void)
+{
+    gm_device *device = behind_faults(host_device(16 * MIB));
+    gm_pool *pool = pool_on(device, true);
+    gm_stream stream = new_stream(device);
+    gm_block *kept = take(pool, MIB, stream), *other = NULL;
+    gm_pool_stream_retired(pool, stream);
+    CHECK_OK(gm_host_stall(gm_fault_inner(device), stream)); /* the new one */
+    gm_block *block = take(pool, 12 * MIB, stream);
+    CHECK_EQ(stats_of(pool).lanes, 2);
+    unsigned char zero = 0;
+    CHECK_OK(device->ops->fill_async(device, gm_block_address(block), &zero, 1, 100,
+                                     stream));
+    gm_pool_free(block);
+    CHECK_STATUS(allocate(pool, 12 * MIB, 0, &other, NULL), GM_OUT_OF_MEMORY);
+
+    /* To the old one's block the new stream is a stranger. */
+    CHECK_OK(gm_pool_record_stream(kept, stream));
+    gm_pool_free(kept);
+    CHECK_EQ(pending_blocks(pool), 1);
+    let_run(device, stream);
+    CHECK_EQ(pending_blocks(pool), 0);
+    CHECK_EQ(stats_of(pool).lanes, 2); /* the new one's, and the default stream's */
+    close_pool(pool);
+}
+
 static const gm_test tests[] = {
     {"a block waits for all its streams", a_block_waits_for_all_its_streams},
     {"a slow stream delays nobody else", a_slow_stream_delays_nobody_else},
@@ -320,6 +370,10 @@ static const gm_test tests[] = {
      an_event_that_cannot_be_destroyed_is_reported},
     {"a retired lane serves the next stream", a_retired_lane_serves_the_next_stream},
     {"a lane that cannot be marked stays", a_lane_that_cannot_be_marked_stays},
+    {"a new stream under an old identity is recorded",
+     a_new_stream_under_an_old_identity_is_recorded},
+    {"a new stream under an old identity has its own lane",
+     a_new_stream_under_an_old_identity_has_its_own_lane},
 };
 
 GM_TEST_MAIN(tests)

@@ -122,9 +122,10 @@ a_page_that_cannot_be_unmapped_is_put_aside(void)
     CHECK_EQ(stats.maps, 2);
     CHECK_EQ(stats.unmaps, 0);
 
-    /* Neither those pages nor their addresses are used again. */
+    /* Neither those pages nor their addresses are used again; those behind them are. */
     block = take(pool, MIB, 0);
     CHECK_POOL(pool);
+    CHECK_EQ(counters_of(device).calls[GM_CALL_ADDRESS_RESERVE], 1);
     memset(gm_device_host_pointer(gm_block_address(block)), 1, MIB);
     CHECK_EQ(reserved(pool), MIB + 2 * PAGE);
     gm_pool_free(block);

@@ -99,6 +99,34 @@ one_stream_can_be_trimmed_alone(void)
 }
 
 static void
+one_streams_trim_waits_for_that_stream(void)
+{
+    gm_device *device = host_device(64 * MIB);
+    gm_pool *pool = pool_on(device, true);
+    gm_stream slow = stalled_stream(device), other = stalled_stream(device);
+    gm_block *block = take(pool, 2 * MIB, other);
+    CHECK_OK(gm_pool_record_stream(block, slow));
+    gm_pool_free(block);
+    gm_pool_free(take(pool, MIB, slow));
+    gm_pool_free(take(pool, 3 * MIB, 0));
+    gm_trim_request request = {
+        .one_stream = true, .stream = 0, .timeout_ns = UINT64_MAX};
+    CHECK_EQ(trim(pool, &request).released, 3 * MIB);
+    CHECK_EQ(stats_of(pool).num_sync_all_streams, 0);
+    request.stream = new_stream(device);
+    CHECK_EQ(trim(pool, &request).released, 0);
+    request.stream = other;
+    request.timeout_ns = 1000;
+    CHECK_EQ(trim(pool, &request).released, 0);
+    CHECK_EQ(stats_of(pool).num_sync_all_streams, 1);
+    let_run(device, slow);
+    let_run(device, other);
+    request.timeout_ns = UINT64_MAX;
+    CHECK_EQ(trim(pool, &request).released, 2 * MIB);
+    close_pool(pool);
+}
+
+static void
 young_memory_stays(void)
 {
     for (int paging = 0; paging < 2; paging++) {
@@ -403,6 +431,7 @@ static const gm_test tests[] = {
     {"free pages go before cached ones", free_pages_go_before_cached_ones},
     {"partly used pages stay", partly_used_pages_stay},
     {"one stream can be trimmed alone", one_stream_can_be_trimmed_alone},
+    {"one stream's trim waits for that stream", one_streams_trim_waits_for_that_stream},
     {"young memory stays", young_memory_stays},
     {"idle memory decays when a call passes by",
      idle_memory_decays_when_a_call_passes_by},
