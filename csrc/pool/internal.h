@@ -1,6 +1,7 @@
-/* internal.h - the structures that the files of the pool share. No other folder
+/* internal.h - the functions that the files of the pool share. No other folder
  * includes it.
  *
+ *   objects.h    the structures
  *   pool.c       life, allocate, free: the order of pool.h
  *   fast.c       the path of nearly every allocation and free
  *   lane.c       the two arenas of a stream: cache, pages, release
@@ -22,217 +23,10 @@
  */
 #ifndef GM_POOL_INTERNAL_H
 #define GM_POOL_INTERNAL_H
-
-#include <stdatomic.h>
-
 #include "base/bits.h"
-#include "base/deferred.h"
-#include "base/mutex.h"
-#include "base/process.h"
-#include "base/slab.h"
-#include "heap/arena.h"
-#include "pool/pool.h"
+#include "pool/objects.h"
 
-#define GM_LANE_CACHE 64u /* power of two */
-#define GM_ALIGNMENT_LIMIT ((size_t)1 << 30)
-
-enum {
-    GM_SMALL = 0,
-    GM_LARGE = 1,
-    GM_ARENAS = 2
-};
-
-/* Blocks in three measures. */
-typedef struct gm_tally {
-    uint64_t blocks;
-    uint64_t bytes; /* rounded to GM_GRANULE */
-    uint64_t requested;
-} gm_tally;
-
-/* What a lane counts for each of its arenas. Only what must be kept is kept: the rest of
- * a row (current, active, inactive) follows from it when somebody reads (counters.c).
- *
- *     used   = allocated - freed
- *     active = used + pending
- *
- * Note [Settled peaks]
- * A peak can only be passed by an allocation, and is only lost by a free. So an
- * allocation marks its lane as `rising`, and the peaks are compared when the first
- * free after it comes, or a reader (gm_count_settle_locked).
- */
-typedef struct gm_lane_stats {
-    gm_tally allocated;      /* ever */
-    gm_tally freed;          /* ever */
-    gm_tally allocated_base; /* `allocated` when the cumulative counts were reset */
-    gm_tally freed_base;     /* the same of `freed` */
-    gm_tally peak;           /* of used */
-    gm_tally pending;        /* `requested` is not kept */
-    gm_tally active_base;    /* used + pending when the counts were reset */
-    gm_tally active_peak;
-    gm_tally inactive_peak; /* free mapped blocks */
-    uint64_t inactive_base; /* their number when the counts were reset */
-} gm_lane_stats;
-
-/* One arena of a lane, with its counts. */
-typedef struct gm_shelf {
-    gm_arena arena;
-    gm_lane_stats stats;
-    gm_stat segments; /* pages or whole segments */
-    gm_stat segment_bytes;
-} gm_shelf;
-
-/* The peaks of both arenas together. */
-typedef struct gm_lane_peaks {
-    gm_tally used;
-    gm_tally active;
-} gm_lane_peaks;
-
-/* One recorded stream of a live block, or one event that a freed block waits for. */
-typedef struct gm_use {
-    gm_list block_link; /* in gm_block.use_list */
-    gm_list watch_link; /* in gm_watch.uses, once the block was freed */
-    gm_block *block;
-    struct gm_watch *watch;
-    gm_event event; /* made with the use, so that a free cannot fail for want of one;
-                       stays with the node when it is idle */
-    bool lost; /* no event could be recorded: the block is never handed out again */
-} gm_use;
-
-/* The pending frees of one lane that wait for one stream, oldest first. Events of one
- * stream are done in order, so only the first is asked. */
-typedef struct gm_watch {
-    gm_list link; /* in gm_lane.watches */
-    gm_stream stream;
-    uint64_t identity;
-    gm_list uses;   /* of freed blocks */
-    size_t users;   /* uses of live and freed blocks */
-    gm_event final; /* recorded when the stream retired; 0 before */
-} gm_watch;
-
-/* A mark on the lane's own stream: all frees up to `frees` are covered by `event`. */
-typedef struct gm_marker {
-    gm_event event;
-    uint64_t frees; /* value of gm_lane.frees when it was recorded */
-    bool recorded;
-    bool done;            /* it was seen done */
-    bool final;           /* recorded when the stream retired: covers all later frees */
-    uint64_t asked_by;    /* the newest gm_lanes_settle that looked at this lane ... */
-    uint64_t asked_frees; /* ... and what gm_lane.frees was then */
-} gm_marker;
-
-typedef struct gm_lane {
-    gm_mutex lock;
-    gm_pool *pool;             /* constant */
-    _Atomic uint64_t identity; /* of the stream; GM_NO_IDENTITY once that has retired,
-                                  another one when a dissolved lane is reused */
-    _Atomic uint32_t kind;     /* gm_arena_kind */
-    _Atomic bool open;         /* false: dissolved, in gm_pool.free_lanes */
-    bool rising GM_GUARDED_BY(lock);           /* Note [Settled peaks] */
-    uint32_t marks_wanted GM_GUARDED_BY(lock); /* Note [Streams of one thread] */
-    gm_list link;         /* in gm_pool.lanes or free_lanes; lanes lock */
-    gm_deferred deferred; /* blocks whose free found the lock busy */
-    gm_stream stream GM_GUARDED_BY(lock);
-    bool retired GM_GUARDED_BY(lock);
-    gm_shelf shelves[GM_ARENAS] GM_GUARDED_BY(lock);
-    gm_slab nodes GM_GUARDED_BY(lock); /* gm_block */
-    gm_slab uses GM_GUARDED_BY(lock);  /* gm_use */
-    gm_slab watches_slab GM_GUARDED_BY(lock);
-    gm_list watches GM_GUARDED_BY(lock);   /* every gm_watch */
-    gm_list idle_uses GM_GUARDED_BY(lock); /* gm_use with an event, for reuse */
-    gm_lane_peaks peaks GM_GUARDED_BY(lock);
-    uint64_t frees GM_GUARDED_BY(lock); /* blocks that became free, ever */
-    gm_marker marker GM_GUARDED_BY(lock);
-    size_t pending_blocks GM_GUARDED_BY(lock); /* of both arenas */
-    uint64_t deferred_frees GM_GUARDED_BY(lock);
-} gm_lane;
-
-/* Totals over lanes, kept exactly (peaks included) once there are two lanes. */
-typedef struct gm_total {
-    _Atomic uint64_t current;
-    _Atomic uint64_t peak;
-} gm_total;
-
-/* Why memory could not be had. */
-typedef enum gm_refusal {
-    GM_REFUSED_NOT = 0,
-    GM_REFUSED_LIMIT,
-    GM_REFUSED_HEADROOM,
-    GM_REFUSED_DEVICE,
-} gm_refusal;
-
-/* What an attempt was short of; the ladder reclaims that much. */
-typedef struct gm_shortage {
-    gm_refusal refusal;
-    size_t bytes;
-} gm_shortage;
-
-/* Pages without an address, and what is reserved. */
-typedef struct gm_page_pool {
-    gm_mutex lock;
-    gm_page *pages GM_GUARDED_BY(lock); /* free pages, a stack; owned */
-    size_t count GM_GUARDED_BY(lock);
-    size_t capacity GM_GUARDED_BY(lock);  /* >= pages created: giving never allocates */
-    size_t created GM_GUARDED_BY(lock);   /* pages that exist, placed ones included */
-    gm_stat reserved GM_GUARDED_BY(lock); /* bytes */
-    size_t in_flight GM_GUARDED_BY(lock); /* bytes being asked of the device now; counts
-                                             for the limit, not yet as reserved */
-    size_t leaving GM_GUARDED_BY(lock);   /* pages being destroyed now: off the stack,
-                                             still reserved */
-    size_t whole_bytes GM_GUARDED_BY(lock); /* reserved for segments */
-    uint64_t changes GM_GUARDED_BY(lock);   /* pages that came or went, ever */
-    size_t quarantined GM_GUARDED_BY(lock);
-    size_t limit GM_GUARDED_BY(lock);
-    size_t headroom GM_GUARDED_BY(lock);
-    uint64_t device_allocs GM_GUARDED_BY(lock);
-    uint64_t device_frees GM_GUARDED_BY(lock);
-    size_t given_back GM_GUARDED_BY(lock); /* by flushes, not yet taken again */
-    uint64_t retaken GM_GUARDED_BY(lock);
-} gm_page_pool;
-
-typedef struct gm_trace gm_trace;
-
-/* Bits of gm_pool.attention. */
-enum {
-    GM_POOL_CLOSED = 1,
-    GM_POOL_HISTORY = 2,  /* the trace is on */
-    GM_POOL_OBSERVED = 4, /* there is an observer */
-    GM_POOL_TRACED = GM_POOL_HISTORY | GM_POOL_OBSERVED,
-};
-
-struct gm_pool {
-    gm_device *device; /* owned */
-    uint64_t id;
-    uint32_t generation; /* of the process it was made in */
-    bool paged;
-    size_t page_size;
-    _Atomic uint32_t references;
-    _Atomic uint32_t attention; /* GM_POOL_* bits: why a call must look closer */
-    gm_list link;               /* in the registry */
-
-    gm_mutex lanes_lock;
-    gm_list lanes GM_GUARDED_BY(lanes_lock);
-    gm_list free_lanes GM_GUARDED_BY(lanes_lock);
-    size_t lane_count GM_GUARDED_BY(lanes_lock);
-    _Atomic(gm_lane *) lane_cache[GM_LANE_CACHE];
-    _Atomic bool many_lanes;      /* set once, under the first lane's lock */
-    _Atomic uint64_t settlements; /* calls of gm_lanes_settle, ever */
-    gm_total used, requested, allocations;
-
-    gm_page_pool page_pool;
-    gm_pool_options options; /* constant fields; the others are atomics below */
-    _Atomic uint32_t cross_stream;
-    _Atomic bool gc_on_pressure;
-    _Atomic uint64_t oom_wait_ns;
-
-    _Atomic uint64_t retries, ooms, waits, flushes, flushed_bytes, collections,
-        bad_frees, maps, unmaps;
-
-    gm_trace *trace; /* owned */
-    _Atomic(gm_pool_observer) observer;
-    _Atomic(void *) observer_argument;
-};
-
-/* ---- pool.c ----------------------------------------------------------------- */
+/* ---- pool.c ---------------------------------------------------------------------- */
 
 /* Some of the attention bits. */
 static inline uint32_t
@@ -280,7 +74,7 @@ gm_pool_free_claimed(gm_block *block);
 void
 gm_pool_report(gm_status status, const char *what);
 
-/* ---- lanes.c ------------------------------------------------------------------ */
+/* ---- lanes.c --------------------------------------------------------------------- */
 
 /* The open lane of (stream, kind), made if there is none. Whoever takes its lock asks
  * gm_lane_is again. */
@@ -335,7 +129,7 @@ gm_lanes_dissolve(gm_pool *pool);
 void
 gm_lanes_destroy(gm_pool *pool);
 
-/* ---- lane.c, and fast.c for frees --------------------------------------------------------------- */
+/* ---- lane.c, and fast.c for frees ------------------------------------------------ */
 
 GM_NODISCARD gm_status
 gm_lane_create(gm_pool *pool, gm_lane **out);
@@ -382,7 +176,7 @@ gm_block_lane(const gm_block *block)
     return (gm_lane *)block->chunk->owner;
 }
 
-/* ---- source.c: memory of the device for a lane -------------------------------------- */
+/* ---- source.c: memory of the device for a lane ----------------------------------- */
 
 /* Brings in the pages that a placement misses. All or nothing. */
 GM_NODISCARD gm_status
@@ -408,7 +202,7 @@ gm_source_unmap_locked(gm_lane *lane, gm_arena *arena, gm_block *block,
                        size_t first_slot, size_t count, size_t *bytes)
     GM_REQUIRES(lane->lock);
 
-/* ---- page_pool.c -------------------------------------------------------------------- */
+/* ---- page_pool.c ----------------------------------------------------------------- */
 
 void
 gm_page_pool_init(gm_pool *pool);
@@ -463,7 +257,7 @@ gm_page_pool_reserved(gm_pool *pool);
 void
 gm_page_pool_note_flush(gm_pool *pool, size_t bytes);
 
-/* ---- pending.c ------------------------------------------------------------------------ */
+/* ---- pending.c ------------------------------------------------------------------- */
 
 /* Records an event on every stream in the block's use list, except on those of other
  * threads, and files the block with the watches. Pre: block->uses > 0. */
@@ -486,6 +280,12 @@ gm_pending_poll_locked(gm_lane *lane) GM_REQUIRES(lane->lock)
 gm_event
 gm_pending_oldest_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
 
+/* The lane's stream waits for what the pending blocks wait for, on the device: they
+ * become free, since whatever uses them next is queued behind. The host does not wait.
+ * Returns how many blocks came free. */
+size_t
+gm_pending_insert_waits_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+
 /* Adds a stream to a live block, and records the event of a thread's own one. */
 GM_NODISCARD gm_status
 gm_pending_record_locked(gm_lane *lane, gm_block *block, gm_stream stream,
@@ -496,7 +296,7 @@ void
 gm_pending_retire_stream_locked(gm_lane *lane, uint64_t identity)
     GM_REQUIRES(lane->lock);
 
-/* ---- reclaim.c --------------------------------------------------------------------------- */
+/* ---- reclaim.c ------------------------------------------------------------------- */
 
 typedef struct gm_reclaim {
     size_t target; /* stop after so many bytes; SIZE_MAX: all */
@@ -512,7 +312,7 @@ typedef struct gm_reclaim {
 void
 gm_reclaim_lane_locked(gm_lane *lane, gm_reclaim *reclaim) GM_REQUIRES(lane->lock);
 
-/* ---- marker.c ---------------------------------------------------------------------------- */
+/* ---- marker.c -------------------------------------------------------------------- */
 
 /* Is the work before every free of this lane done? Records a mark if it may. */
 bool
@@ -549,7 +349,7 @@ gm_lane_is_capturing_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
 bool
 gm_lanes_settle(gm_pool *pool, uint64_t timeout_ns);
 
-/* ---- ladder.c ------------------------------------------------------------------------------ */
+/* ---- ladder.c -------------------------------------------------------------------- */
 
 typedef struct gm_ladder {
     uint64_t wait_left_ns;
@@ -576,7 +376,7 @@ void
 gm_ladder_fail(gm_ladder *ladder, gm_pool *pool, gm_lane *lane,
                const gm_request *request, gm_oom *out);
 
-/* ---- counters.c ------------------------------------------------------------------------------- */
+/* ---- counters.c ------------------------------------------------------------------ */
 
 /* counting.h counts allocations and frees. */
 
@@ -603,7 +403,7 @@ gm_count_segments_locked(gm_arena *arena, int64_t number, size_t bytes);
 void
 gm_count_start_totals_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
 
-/* ---- trace.c ----------------------------------------------------------------------------------- */
+/* ---- trace.c --------------------------------------------------------------------- */
 
 GM_NODISCARD gm_status
 gm_trace_create(gm_trace **out);
@@ -619,7 +419,7 @@ gm_trace_write(gm_pool *pool, const gm_trace_entry *entry);
 /* Tells the observer. No lock may be held. */
 void
 gm_trace_tell(gm_pool *pool, const gm_trace_entry *entry);
-/* ---- registry.c ---------------------------------------------------------------------------------- */
+/* ---- registry.c ------------------------------------------------------------------ */
 
 uint64_t
 gm_registry_add(gm_pool *pool);

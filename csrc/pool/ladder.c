@@ -165,6 +165,15 @@ gm_ladder_wait(gm_pool *pool, gm_lane *only, uint64_t *left_ns)
     return true;
 }
 
+static bool
+insert_waits(gm_lane *lane)
+{
+    gm_mutex_lock(&lane->lock);
+    size_t freed = gm_pending_insert_waits_locked(lane);
+    gm_mutex_unlock(&lane->lock);
+    return freed != 0;
+}
+
 bool
 gm_ladder_climb(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
 {
@@ -175,9 +184,13 @@ gm_ladder_climb(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
     if (reclaim_idle(ladder, pool, lane)) {
         return true;
     }
-    if (atomic_load_explicit(&pool->cross_stream, memory_order_relaxed) ==
-        GM_CROSS_STREAM_NEVER) {
+    uint32_t cross_stream =
+        atomic_load_explicit(&pool->cross_stream, memory_order_relaxed);
+    if (cross_stream == GM_CROSS_STREAM_NEVER) {
         return gm_ladder_wait(pool, lane, &ladder->wait_left_ns);
+    }
+    if (cross_stream == GM_CROSS_STREAM_WAIT && insert_waits(lane)) {
+        return true;
     }
     if (gm_ladder_wait(pool, NULL, &ladder->wait_left_ns)) {
         return true;

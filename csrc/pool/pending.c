@@ -189,6 +189,49 @@ gm_pending_poll_slow_locked(gm_lane *lane)
     gm_lane_mark_locked(lane);
 }
 
+/* The lane's stream waits for each freed use of a watch, which is over with that. Returns
+ * the blocks that came free. */
+static size_t
+insert_waits(gm_lane *lane, gm_watch *watch)
+{
+    gm_device *device = lane->pool->device;
+    size_t freed = 0;
+    bool last_of_watch = false;
+    while (!last_of_watch && !gm_list_is_empty(&watch->uses)) {
+        gm_use *use = GM_CONTAINER_OF(watch->uses.next, gm_use, watch_link);
+        gm_event event = watch->final != 0 ? watch->final : use->event;
+        if (use->lost ||
+            device->ops->stream_wait(device, lane->stream, event) != GM_OK) {
+            break;
+        }
+        gm_block *block = use->block;
+        last_of_watch = watch->users == 1;
+        retire_use(lane, use);
+        if (--block->uses == 0) {
+            gm_lane_complete_free_locked(lane, block);
+            freed++;
+        }
+    }
+    return freed;
+}
+
+size_t
+gm_pending_insert_waits_locked(gm_lane *lane)
+{
+    gm_device *device = lane->pool->device;
+    bool capturing = false;
+    size_t freed = 0;
+    if (lane->retired || /* there is no stream any more that could wait */
+        device->ops->stream_capturing(device, lane->stream, &capturing) != GM_OK ||
+        capturing) {
+        return 0;
+    }
+    GM_LIST_FOREACH_SAFE(link, following, &lane->watches) {
+        freed += insert_waits(lane, GM_CONTAINER_OF(link, gm_watch, link));
+    }
+    return freed;
+}
+
 gm_event
 gm_pending_oldest_locked(gm_lane *lane)
 {

@@ -1,0 +1,216 @@
+/* objects.h - what a pool is made of: lanes with their two arenas, pages without an
+ * address, counts. internal.h has the functions.
+ */
+#ifndef GM_POOL_OBJECTS_H
+#define GM_POOL_OBJECTS_H
+
+#include <stdatomic.h>
+
+#include "base/bits.h"
+#include "base/deferred.h"
+#include "base/mutex.h"
+#include "base/process.h"
+#include "base/slab.h"
+#include "heap/arena.h"
+#include "pool/pool.h"
+
+#define GM_LANE_CACHE 64u /* power of two */
+#define GM_ALIGNMENT_LIMIT ((size_t)1 << 30)
+
+enum {
+    GM_SMALL = 0,
+    GM_LARGE = 1,
+    GM_ARENAS = 2
+};
+
+/* Blocks in three measures. */
+typedef struct gm_tally {
+    uint64_t blocks;
+    uint64_t bytes; /* rounded to GM_GRANULE */
+    uint64_t requested;
+} gm_tally;
+
+/* What a lane counts for each of its arenas. Only what must be kept is kept: the rest of
+ * a row (current, active, inactive) follows from it when somebody reads (counters.c).
+ *
+ *     used   = allocated - freed
+ *     active = used + pending
+ *
+ * Note [Settled peaks]
+ * A peak can only be passed by an allocation, and is only lost by a free. So an
+ * allocation marks its lane as `rising`, and the peaks are compared when the first
+ * free after it comes, or a reader (gm_count_settle_locked).
+ */
+typedef struct gm_lane_stats {
+    gm_tally allocated;      /* ever */
+    gm_tally freed;          /* ever */
+    gm_tally allocated_base; /* `allocated` when the cumulative counts were reset */
+    gm_tally freed_base;     /* the same of `freed` */
+    gm_tally peak;           /* of used */
+    gm_tally pending;        /* `requested` is not kept */
+    gm_tally active_base;    /* used + pending when the counts were reset */
+    gm_tally active_peak;
+    gm_tally inactive_peak; /* free mapped blocks */
+    uint64_t inactive_base; /* their number when the counts were reset */
+} gm_lane_stats;
+
+/* One arena of a lane, with its counts. */
+typedef struct gm_shelf {
+    gm_arena arena;
+    gm_lane_stats stats;
+    gm_stat segments; /* pages or whole segments */
+    gm_stat segment_bytes;
+} gm_shelf;
+
+/* The peaks of both arenas together. */
+typedef struct gm_lane_peaks {
+    gm_tally used;
+    gm_tally active;
+} gm_lane_peaks;
+
+/* One recorded stream of a live block, or one event that a freed block waits for. */
+typedef struct gm_use {
+    gm_list block_link; /* in gm_block.use_list */
+    gm_list watch_link; /* in gm_watch.uses, once the block was freed */
+    gm_block *block;
+    struct gm_watch *watch;
+    gm_event event; /* made with the use, so that a free cannot fail for want of one;
+                       stays with the node when it is idle */
+    bool lost; /* no event could be recorded: the block is never handed out again */
+} gm_use;
+
+/* The pending frees of one lane that wait for one stream, oldest first. Events of one
+ * stream are done in order, so only the first is asked. */
+typedef struct gm_watch {
+    gm_list link; /* in gm_lane.watches */
+    gm_stream stream;
+    uint64_t identity;
+    gm_list uses;   /* of freed blocks */
+    size_t users;   /* uses of live and freed blocks */
+    gm_event final; /* recorded when the stream retired; 0 before */
+} gm_watch;
+
+/* A mark on the lane's own stream: all frees up to `frees` are covered by `event`. */
+typedef struct gm_marker {
+    gm_event event;
+    uint64_t frees; /* value of gm_lane.frees when it was recorded */
+    bool recorded;
+    bool done;            /* it was seen done */
+    bool final;           /* recorded when the stream retired: covers all later frees */
+    uint64_t asked_by;    /* the newest gm_lanes_settle that looked at this lane ... */
+    uint64_t asked_frees; /* ... and what gm_lane.frees was then */
+} gm_marker;
+
+typedef struct gm_lane {
+    gm_mutex lock;
+    gm_pool *pool;             /* constant */
+    _Atomic uint64_t identity; /* of the stream; GM_NO_IDENTITY once that has retired,
+                                  another one when a dissolved lane is reused */
+    _Atomic uint32_t kind;     /* gm_arena_kind */
+    _Atomic bool open;         /* false: dissolved, in gm_pool.free_lanes */
+    bool rising GM_GUARDED_BY(lock);           /* Note [Settled peaks] */
+    uint32_t marks_wanted GM_GUARDED_BY(lock); /* Note [Streams of one thread] */
+    gm_list link;         /* in gm_pool.lanes or free_lanes; lanes lock */
+    gm_deferred deferred; /* blocks whose free found the lock busy */
+    gm_stream stream GM_GUARDED_BY(lock);
+    bool retired GM_GUARDED_BY(lock);
+    gm_shelf shelves[GM_ARENAS] GM_GUARDED_BY(lock);
+    gm_slab nodes GM_GUARDED_BY(lock); /* gm_block */
+    gm_slab uses GM_GUARDED_BY(lock);  /* gm_use */
+    gm_slab watches_slab GM_GUARDED_BY(lock);
+    gm_list watches GM_GUARDED_BY(lock);   /* every gm_watch */
+    gm_list idle_uses GM_GUARDED_BY(lock); /* gm_use with an event, for reuse */
+    gm_lane_peaks peaks GM_GUARDED_BY(lock);
+    uint64_t frees GM_GUARDED_BY(lock); /* blocks that became free, ever */
+    gm_marker marker GM_GUARDED_BY(lock);
+    size_t pending_blocks GM_GUARDED_BY(lock); /* of both arenas */
+    uint64_t deferred_frees GM_GUARDED_BY(lock);
+} gm_lane;
+
+/* Totals over lanes, kept exactly (peaks included) once there are two lanes. */
+typedef struct gm_total {
+    _Atomic uint64_t current;
+    _Atomic uint64_t peak;
+} gm_total;
+
+/* Why memory could not be had. */
+typedef enum gm_refusal {
+    GM_REFUSED_NOT = 0,
+    GM_REFUSED_LIMIT,
+    GM_REFUSED_HEADROOM,
+    GM_REFUSED_DEVICE,
+} gm_refusal;
+
+/* What an attempt was short of; the ladder reclaims that much. */
+typedef struct gm_shortage {
+    gm_refusal refusal;
+    size_t bytes;
+} gm_shortage;
+
+/* Pages without an address, and what is reserved. */
+typedef struct gm_page_pool {
+    gm_mutex lock;
+    gm_page *pages GM_GUARDED_BY(lock); /* free pages, a stack; owned */
+    size_t count GM_GUARDED_BY(lock);
+    size_t capacity GM_GUARDED_BY(lock);  /* >= pages created: giving never allocates */
+    size_t created GM_GUARDED_BY(lock);   /* pages that exist, placed ones included */
+    gm_stat reserved GM_GUARDED_BY(lock); /* bytes */
+    size_t in_flight GM_GUARDED_BY(lock); /* bytes being asked of the device now; counts
+                                             for the limit, not yet as reserved */
+    size_t leaving GM_GUARDED_BY(lock);   /* pages being destroyed now: off the stack,
+                                             still reserved */
+    size_t whole_bytes GM_GUARDED_BY(lock); /* reserved for segments */
+    uint64_t changes GM_GUARDED_BY(lock);   /* pages that came or went, ever */
+    size_t quarantined GM_GUARDED_BY(lock);
+    size_t limit GM_GUARDED_BY(lock);
+    size_t headroom GM_GUARDED_BY(lock);
+    uint64_t device_allocs GM_GUARDED_BY(lock);
+    uint64_t device_frees GM_GUARDED_BY(lock);
+    size_t given_back GM_GUARDED_BY(lock); /* by flushes, not yet taken again */
+    uint64_t retaken GM_GUARDED_BY(lock);
+} gm_page_pool;
+
+typedef struct gm_trace gm_trace;
+
+/* Bits of gm_pool.attention. */
+enum {
+    GM_POOL_CLOSED = 1,
+    GM_POOL_HISTORY = 2,  /* the trace is on */
+    GM_POOL_OBSERVED = 4, /* there is an observer */
+    GM_POOL_TRACED = GM_POOL_HISTORY | GM_POOL_OBSERVED,
+};
+
+struct gm_pool {
+    gm_device *device; /* owned */
+    uint64_t id;
+    uint32_t generation; /* of the process it was made in */
+    bool paged;
+    size_t page_size;
+    _Atomic uint32_t references;
+    _Atomic uint32_t attention; /* GM_POOL_* bits: why a call must look closer */
+    gm_list link;               /* in the registry */
+
+    gm_mutex lanes_lock;
+    gm_list lanes GM_GUARDED_BY(lanes_lock);
+    gm_list free_lanes GM_GUARDED_BY(lanes_lock);
+    size_t lane_count GM_GUARDED_BY(lanes_lock);
+    _Atomic(gm_lane *) lane_cache[GM_LANE_CACHE];
+    _Atomic bool many_lanes;      /* set once, under the first lane's lock */
+    _Atomic uint64_t settlements; /* calls of gm_lanes_settle, ever */
+    gm_total used, requested, allocations;
+
+    gm_page_pool page_pool;
+    gm_pool_options options; /* constant fields; the others are atomics below */
+    _Atomic uint32_t cross_stream;
+    _Atomic bool gc_on_pressure;
+    _Atomic uint64_t oom_wait_ns;
+
+    _Atomic uint64_t retries, ooms, waits, flushes, flushed_bytes, collections,
+        bad_frees, maps, unmaps;
+
+    gm_trace *trace; /* owned */
+    _Atomic(gm_pool_observer) observer;
+    _Atomic(void *) observer_argument;
+};
+
+#endif
