@@ -211,9 +211,7 @@ segments_say_whose_they_are(void)
     for (int i = 0; i < 3; i++) {
         gm_pool_free(blocks[i]);
     }
-    CHECK_POOL(pool);
-    gm_pool_release(pool);
-    gm_device_release(device);
+    close_pool(pool);
 }
 
 static void
