@@ -221,7 +221,10 @@ gm_pending_insert_waits_locked(gm_lane *lane)
     gm_device *device = lane->pool->device;
     bool capturing = false;
     size_t freed = 0;
-    if (lane->retired || /* there is no stream any more that could wait */
+    uint64_t identity = device->ops->stream_identity(device, lane->stream);
+    /* The lane may have gone or changed hands: is its stream one that this thread can
+     * make wait? */
+    if (atomic_load_explicit(&lane->identity, memory_order_relaxed) != identity ||
         device->ops->stream_capturing(device, lane->stream, &capturing) != GM_OK ||
         capturing) {
         return 0;
