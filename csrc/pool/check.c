@@ -139,6 +139,9 @@ gm_pool_check(gm_pool *pool, char *text, size_t text_size)
     if (walk.broken == NULL) {
         walk.broken = check_page_pool(pool, &walk, before);
     }
+    if (walk.broken == NULL && !gm_peaks_check(pool)) {
+        walk.broken = "the budgets of the lanes are more than the pool's peaks";
+    }
     if (walk.broken == NULL) {
         return GM_OK;
     }

@@ -1,84 +1,24 @@
 /* counters.c - statistics: counted per lane, summed on read.
  *
- * With one lane its own peaks are the pool's. From the second lane on three totals
- * (used bytes, requested bytes, blocks) are kept in atomics as well, so that the
- * pool's peaks stay exact; the other peaks of several lanes are sums of the lanes'
- * peaks, an upper bound.
+ * With one lane its own peaks are the pool's. Of several lanes the peaks of what is used
+ * (blocks, bytes, requested bytes) are exact, too (peaks.c); the others are sums of the
+ * lanes' peaks, an upper bound.
  */
 #include <string.h>
 
 #include "pool/counting.h"
 
-static void
-total_add(gm_total *total, uint64_t amount)
-{
-    uint64_t now =
-        atomic_fetch_add_explicit(&total->current, amount, memory_order_relaxed) +
-        amount;
-    uint64_t peak = atomic_load_explicit(&total->peak, memory_order_relaxed);
-    while (now > peak &&
-           !atomic_compare_exchange_weak_explicit(
-               &total->peak, &peak, now, memory_order_relaxed, memory_order_relaxed)) {
-    }
-}
-
-static void
-total_sub(gm_total *total, uint64_t amount)
-{
-    atomic_fetch_sub_explicit(&total->current, amount, memory_order_relaxed);
-}
-
-void
-gm_count_total_alloc(gm_pool *pool, const gm_block *block)
-{
-    total_add(&pool->used, block->size);
-    total_add(&pool->requested, block->requested);
-    total_add(&pool->allocations, 1);
-}
-
-void
-gm_count_total_free(gm_pool *pool, const gm_block *block)
-{
-    total_sub(&pool->used, block->size);
-    total_sub(&pool->requested, block->requested);
-    total_sub(&pool->allocations, 1);
-}
-
-static inline gm_tally
-sum_of(gm_tally a, gm_tally b)
-{
-    return (gm_tally){.blocks = a.blocks + b.blocks,
-                      .bytes = a.bytes + b.bytes,
-                      .requested = a.requested + b.requested};
-}
-
-static inline void
-raise_peaks(gm_tally *peak, gm_tally value)
-{
-    gm_raise_peak(&peak->blocks, value.blocks);
-    gm_raise_peak(&peak->bytes, value.bytes);
-    gm_raise_peak(&peak->requested, value.requested);
-}
-
 static inline gm_tally
 active_of(const gm_lane_stats *stats)
 {
-    return sum_of(gm_lane_used_of(stats), stats->pending);
-}
-
-/* What both arenas use. */
-static inline gm_tally
-used_by(const gm_lane *lane)
-{
-    return sum_of(gm_lane_used_of(&lane->shelves[GM_SMALL].stats),
-                  gm_lane_used_of(&lane->shelves[GM_LARGE].stats));
+    return gm_tally_sum(gm_lane_used_of(stats), stats->pending);
 }
 
 static inline gm_tally
 pending_of(const gm_lane *lane)
 {
-    return sum_of(lane->shelves[GM_SMALL].stats.pending,
-                  lane->shelves[GM_LARGE].stats.pending);
+    return gm_tally_sum(lane->shelves[GM_SMALL].stats.pending,
+                        lane->shelves[GM_LARGE].stats.pending);
 }
 
 void
@@ -88,13 +28,14 @@ gm_count_settle_locked(gm_lane *lane)
                   *large = &lane->shelves[GM_LARGE].stats;
     lane->rising = false;
     gm_tally used_small = gm_lane_used_of(small), used_large = gm_lane_used_of(large);
-    raise_peaks(&small->peak, used_small);
-    raise_peaks(&large->peak, used_large);
-    raise_peaks(&lane->peaks.used, sum_of(used_small, used_large));
+    gm_raise_peaks(&small->peak, used_small);
+    gm_raise_peaks(&large->peak, used_large);
+    gm_raise_peaks(&lane->peaks.used, gm_tally_sum(used_small, used_large));
     if (lane->pending_blocks != 0) {
-        raise_peaks(&small->active_peak, active_of(small));
-        raise_peaks(&large->active_peak, active_of(large));
-        raise_peaks(&lane->peaks.active, sum_of(active_of(small), active_of(large)));
+        gm_raise_peaks(&small->active_peak, active_of(small));
+        gm_raise_peaks(&large->active_peak, active_of(large));
+        gm_raise_peaks(&lane->peaks.active,
+                       gm_tally_sum(active_of(small), active_of(large)));
     }
 }
 
@@ -120,7 +61,7 @@ gm_count_pending_locked(gm_lane *lane, const gm_block *block, bool begins)
 uint64_t
 gm_lane_used_locked(const gm_lane *lane)
 {
-    return used_by(lane).bytes;
+    return gm_lane_used_both(lane).bytes;
 }
 
 uint64_t
@@ -142,26 +83,6 @@ gm_count_segments_locked(gm_arena *arena, int64_t number, size_t bytes)
         gm_stat_sub(&shelf->segment_bytes, bytes);
     }
     gm_count_cached(shelf);
-}
-
-static void
-start_total(gm_total *total, uint64_t current, uint64_t peak)
-{
-    atomic_store_explicit(&total->current, current, memory_order_relaxed);
-    atomic_store_explicit(&total->peak, peak, memory_order_relaxed);
-}
-
-void
-gm_count_start_totals_locked(gm_lane *lane)
-{
-    gm_pool *pool = lane->pool;
-    const gm_tally *peak = &lane->peaks.used;
-    gm_count_settle_locked(lane);
-    gm_tally used = used_by(lane);
-    start_total(&pool->used, used.bytes, peak->bytes);
-    start_total(&pool->requested, used.requested, peak->requested);
-    start_total(&pool->allocations, used.blocks, peak->blocks);
-    atomic_store_explicit(&pool->many_lanes, true, memory_order_relaxed);
 }
 
 /* ---- reading ------------------------------------------------------------------ */
@@ -293,16 +214,6 @@ sum_lane(gm_lane *lane, void *argument)
     return true;
 }
 
-/* The exact peak of a total that several lanes share. */
-static void
-read_total(gm_stat *stat, const gm_total *total)
-{
-    stat->peak = atomic_load_explicit(&total->peak, memory_order_relaxed);
-    if (stat->peak < stat->current) {
-        stat->peak = stat->current;
-    }
-}
-
 static void
 read_page_pool(gm_pool *pool, gm_pool_stats *out)
 {
@@ -327,11 +238,15 @@ gm_pool_read_stats(gm_pool *pool, gm_pool_stats *out)
         out->limit = UINT64_MAX;
         return;
     }
+    gm_tally peaks;
+    bool exact = gm_peaks_read(pool, &peaks);
     gm_lanes_visit_all(pool, sum_lane, out);
-    if (atomic_load_explicit(&pool->many_lanes, memory_order_relaxed)) {
-        read_total(&out->allocated_bytes.all, &pool->used);
-        read_total(&out->requested_bytes.all, &pool->requested);
-        read_total(&out->allocation.all, &pool->allocations);
+    if (exact) {
+        out->allocation.all.peak = larger(peaks.blocks, out->allocation.all.current);
+        out->allocated_bytes.all.peak =
+            larger(peaks.bytes, out->allocated_bytes.all.current);
+        out->requested_bytes.all.peak =
+            larger(peaks.requested, out->requested_bytes.all.current);
     }
     read_page_pool(pool, out);
     out->num_alloc_retries = atomic_load(&pool->retries);
@@ -368,27 +283,17 @@ reset_peaks(gm_lane *lane, void *argument)
         peak_to_current(&lane->shelves[i].segments);
         peak_to_current(&lane->shelves[i].segment_bytes);
     }
-    lane->peaks.used = used_by(lane);
-    lane->peaks.active = sum_of(used_by(lane), pending_of(lane));
+    lane->peaks.used = gm_lane_used_both(lane);
+    lane->peaks.active = gm_tally_sum(gm_lane_used_both(lane), pending_of(lane));
     lane->rising = false;
     return true;
-}
-
-static void
-reset_total(gm_total *total)
-{
-    atomic_store_explicit(&total->peak,
-                          atomic_load_explicit(&total->current, memory_order_relaxed),
-                          memory_order_relaxed);
 }
 
 void
 gm_pool_reset_peaks(gm_pool *pool)
 {
     gm_lanes_visit_all(pool, reset_peaks, NULL);
-    reset_total(&pool->used);
-    reset_total(&pool->requested);
-    reset_total(&pool->allocations);
+    gm_peaks_reset(pool);
     gm_mutex_lock(&pool->page_pool.lock);
     peak_to_current(&pool->page_pool.reserved);
     gm_mutex_unlock(&pool->page_pool.lock);

@@ -32,10 +32,43 @@ gm_tally_add(gm_tally *tally, const gm_block *block)
     tally->requested += block->requested;
 }
 
-static inline bool
-gm_lane_has_totals(const gm_lane *lane)
+static inline gm_tally
+gm_tally_sum(gm_tally a, gm_tally b)
 {
-    return atomic_load_explicit(&lane->pool->many_lanes, memory_order_relaxed);
+    return (gm_tally){.blocks = a.blocks + b.blocks,
+                      .bytes = a.bytes + b.bytes,
+                      .requested = a.requested + b.requested};
+}
+
+static inline void
+gm_raise_peaks(gm_tally *peak, gm_tally value)
+{
+    gm_raise_peak(&peak->blocks, value.blocks);
+    gm_raise_peak(&peak->bytes, value.bytes);
+    gm_raise_peak(&peak->requested, value.requested);
+}
+
+/* What both arenas use. */
+static inline gm_tally
+gm_lane_used_both(const gm_lane *lane)
+{
+    return gm_tally_sum(gm_lane_used_of(&lane->shelves[GM_SMALL].stats),
+                        gm_lane_used_of(&lane->shelves[GM_LARGE].stats));
+}
+
+/* Has the lane gone above its budget? Note [Budgets]; never with one lane. */
+static inline bool
+gm_lane_is_over_budget(const gm_lane *lane)
+{
+    if (!atomic_load_explicit(&lane->pool->many_lanes, memory_order_relaxed)) {
+        return false;
+    }
+    gm_tally used = gm_lane_used_both(lane);
+    const gm_budget *budget = &lane->budget;
+    return used.blocks > atomic_load_explicit(&budget->blocks, memory_order_relaxed) ||
+           used.bytes > atomic_load_explicit(&budget->bytes, memory_order_relaxed) ||
+           used.requested >
+               atomic_load_explicit(&budget->requested, memory_order_relaxed);
 }
 
 /* The block was allocated. */
@@ -45,9 +78,6 @@ gm_count_alloc_locked(gm_lane *lane, gm_shelf *shelf, const gm_block *block)
 {
     lane->rising = true;
     gm_tally_add(&shelf->stats.allocated, block);
-    if (gm_lane_has_totals(lane)) {
-        gm_count_total_alloc(lane->pool, block);
-    }
 }
 
 /* The block was freed by its owner. */
@@ -59,9 +89,6 @@ gm_count_free_locked(gm_lane *lane, gm_shelf *shelf, const gm_block *block)
         gm_count_settle_locked(lane);
     }
     gm_tally_add(&shelf->stats.freed, block);
-    if (gm_lane_has_totals(lane)) {
-        gm_count_total_free(lane->pool, block);
-    }
 }
 
 /* An arena has more free memory than before. */

@@ -44,12 +44,17 @@ gm_pool_try_alloc(gm_pool *pool, const gm_request *request, gm_block **out)
         return GM_BUSY;
     }
     gm_status status = GM_MISS;
+    bool over_budget = false;
     if (gm_lane_is(lane, identity, request->kind)) {
         gm_lane_drain_locked(lane);
         gm_pending_poll_locked(lane);
         status = take_cached_locked(lane, request, size, out);
+        over_budget = gm_lane_is_over_budget(lane);
     }
     gm_mutex_unlock(&lane->lock);
+    if (over_budget) {
+        gm_peaks_survey(pool);
+    }
     if (status == GM_OK && gm_pool_attention(pool, GM_POOL_TRACED) != 0) {
         gm_pool_trace_alloc(pool, request, *out);
     }

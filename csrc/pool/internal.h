@@ -13,6 +13,7 @@
  *   ladder.c     what is tried before an out-of-memory error
  *   trim.c       giving back, reserving, closing
  *   counters.c   statistics      counting.h   what every call counts
+ *   peaks.c      the peaks of several lanes
  *   view.c       a copy of the state
  *   trace.c      history         check.c  invariants
  *   registry.c   the process's pools
@@ -383,11 +384,6 @@ gm_ladder_fail(gm_ladder *ladder, gm_pool *pool, gm_lane *lane,
 /* Raises the peaks to what is used now. */
 void
 gm_count_settle_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
-/* The same change of the pool's totals, kept once there are two lanes. */
-void
-gm_count_total_alloc(gm_pool *pool, const gm_block *block);
-void
-gm_count_total_free(gm_pool *pool, const gm_block *block);
 /* A freed block begins to wait for other streams, or has waited. */
 void
 gm_count_pending_locked(gm_lane *lane, const gm_block *block, bool begins)
@@ -399,9 +395,32 @@ gm_lane_pending_locked(const gm_lane *lane) GM_REQUIRES(lane->lock);
 /* Pages or segments came to an arena, or left it (negative). */
 void
 gm_count_segments_locked(gm_arena *arena, int64_t number, size_t bytes);
-/* Called under the first lane's lock when a second lane is about to exist. */
+/* ---- peaks.c ---------------------------------------------------------------------- */
+
+/* A second lane is about to exist. Pre: the lanes lock is held. */
 void
-gm_count_start_totals_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+gm_peaks_start_locked(gm_lane *first) GM_REQUIRES(first->lock);
+
+/* The lane is about to be one of the pool's: it has no budget yet. Pre: the lanes lock
+ * is held. */
+void
+gm_peaks_join(gm_lane *lane);
+
+/* Re-derives the sum of budgets. False when it is above a peak. */
+bool
+gm_peaks_check(gm_pool *pool);
+
+/* After an allocation that took its lane above its budget. No lock held; never waits. */
+void
+gm_peaks_survey(gm_pool *pool);
+
+/* The peaks of a pool with many lanes; false: the one lane's are the pool's. */
+bool
+gm_peaks_read(gm_pool *pool, gm_tally *out);
+
+/* Peaks become what is used now. */
+void
+gm_peaks_reset(gm_pool *pool);
 
 /* ---- trace.c --------------------------------------------------------------------- */
 

@@ -29,7 +29,7 @@ start_totals_locked(gm_pool *pool)
     }
     gm_lane *first = GM_CONTAINER_OF(pool->lanes.next, gm_lane, link);
     gm_mutex_lock(&first->lock);
-    gm_count_start_totals_locked(first);
+    gm_peaks_start_locked(first);
     gm_mutex_unlock(&first->lock);
 }
 
@@ -51,6 +51,7 @@ open_locked(gm_pool *pool, gm_stream stream, uint64_t identity, gm_arena_kind ki
     lane->retired = false;
     lane->marker = (gm_marker){.event = lane->marker.event};
     lane->frees = 0;
+    gm_peaks_join(lane);
     lane->marks_wanted = 0;
     gm_mutex_unlock(&lane->lock);
     atomic_store_explicit(&lane->identity, identity, memory_order_relaxed);

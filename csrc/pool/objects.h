@@ -68,6 +68,14 @@ typedef struct gm_lane_peaks {
     gm_tally active;
 } gm_lane_peaks;
 
+/* What a lane may use before the pool's peaks must be looked at. Written under the lanes
+ * lock, read under the lane's. */
+typedef struct gm_budget {
+    _Atomic uint64_t blocks;
+    _Atomic uint64_t bytes;
+    _Atomic uint64_t requested;
+} gm_budget;
+
 /* One recorded stream of a live block, or one event that a freed block waits for. */
 typedef struct gm_use {
     gm_list block_link; /* in gm_block.use_list */
@@ -121,17 +129,13 @@ typedef struct gm_lane {
     gm_list watches GM_GUARDED_BY(lock);   /* every gm_watch */
     gm_list idle_uses GM_GUARDED_BY(lock); /* gm_use with an event, for reuse */
     gm_lane_peaks peaks GM_GUARDED_BY(lock);
+    gm_budget budget;  /* Note [Budgets] */
+    gm_tally surveyed; /* used, when the lanes were last summed; lanes lock */
     uint64_t frees GM_GUARDED_BY(lock); /* blocks that became free, ever */
     gm_marker marker GM_GUARDED_BY(lock);
     size_t pending_blocks GM_GUARDED_BY(lock); /* of both arenas */
     uint64_t deferred_frees GM_GUARDED_BY(lock);
 } gm_lane;
-
-/* Totals over lanes, kept exactly (peaks included) once there are two lanes. */
-typedef struct gm_total {
-    _Atomic uint64_t current;
-    _Atomic uint64_t peak;
-} gm_total;
 
 /* Why memory could not be had. */
 typedef enum gm_refusal {
@@ -197,7 +201,7 @@ struct gm_pool {
     _Atomic(gm_lane *) lane_cache[GM_LANE_CACHE];
     _Atomic bool many_lanes;      /* set once, under the first lane's lock */
     _Atomic uint64_t settlements; /* calls of gm_lanes_settle, ever */
-    gm_total used, requested, allocations;
+    gm_tally peaks GM_GUARDED_BY(lanes_lock); /* with many lanes; Note [Budgets] */
 
     gm_page_pool page_pool;
     gm_pool_options options; /* constant fields; the others are atomics below */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "base/bits.h"
-#include "pool/internal.h"
+#include "pool/counting.h"
 
 static _Atomic(gm_report_hook) report_hook;
 
@@ -142,12 +142,17 @@ attempt(gm_pool *pool, const gm_request *request, size_t size, uint64_t identity
     GM_TRY(gm_lanes_get(pool, request->stream, identity, request->kind, lane));
     gm_mutex_lock(&(*lane)->lock);
     gm_status status = GM_BUSY;
+    bool over_budget = false;
     if (gm_lane_is(*lane, identity, request->kind)) {
         gm_lane_drain_locked(*lane);
         gm_pending_poll_locked(*lane);
         status = gm_lane_allocate_locked(*lane, request, size, shortage, out);
+        over_budget = gm_lane_is_over_budget(*lane);
     }
     gm_mutex_unlock(&(*lane)->lock);
+    if (over_budget) {
+        gm_peaks_survey(pool);
+    }
     return status;
 }
 

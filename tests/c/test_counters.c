@@ -443,6 +443,35 @@ resets_reach_a_dissolved_lane(void)
     close_pool(pool);
 }
 
+/* A lane that comes back from retirement may not bring an old budget with it. */
+static void
+peaks_are_exact_after_a_lane_is_used_anew(void)
+{
+    gm_device *device = host_device(64 * MIB);
+    gm_pool *pool = pool_on(device, true);
+    gm_block *first = take(pool, MIB, 0);
+    for (int round = 0; round < 20; round++) {
+        gm_stream stream = new_stream(device);
+        gm_pool_free(take(pool, 8 * MIB, stream));
+        gm_pool_stream_retired(pool, stream);
+        CHECK_OK(device->ops->stream_destroy(device, stream));
+        CHECK_EQ(stats_of(pool).allocated_bytes.all.peak, 9 * MIB);
+        CHECK_EQ(stats_of(pool).lanes, 1);
+        gm_pool_reset_peaks(pool);
+        CHECK_EQ(stats_of(pool).allocated_bytes.all.peak, MIB);
+        CHECK_POOL(pool);
+    }
+    gm_stream other = new_stream(device);
+    gm_block *second = take(pool, 5 * MIB, other);
+    gm_block *third = take(pool, 2 * MIB, 0);
+    gm_pool_free(second);
+    CHECK_EQ(stats_of(pool).allocated_bytes.all.peak, 8 * MIB);
+    CHECK_EQ(stats_of(pool).allocation.all.peak, 3);
+    gm_pool_free(first);
+    gm_pool_free(third);
+    close_pool(pool);
+}
+
 static const gm_test tests[] = {
     {"rows count blocks, bytes and requests", rows_count_blocks_bytes_and_requests},
     {"pending blocks are active but not used", pending_blocks_are_active_but_not_used},
@@ -457,6 +486,8 @@ static const gm_test tests[] = {
     {"counts of a dissolved lane stay", counts_of_a_dissolved_lane_stay},
     {"peaks of a dissolved lane stay", peaks_of_a_dissolved_lane_stay},
     {"resets reach a dissolved lane", resets_reach_a_dissolved_lane},
+    {"peaks are exact after a lane is used anew",
+     peaks_are_exact_after_a_lane_is_used_anew},
 };
 
 GM_TEST_MAIN(tests)
