@@ -5,7 +5,6 @@
  */
 #include "capi/capi.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -25,8 +24,6 @@ static struct {
 /* Requests that found no pool, by device; they show as ooms once there is one. */
 static _Atomic uint64_t refused[GM_CAPI_DEVICES];
 
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-
 /* In the child the parent's pools are dead and the lock may be held by a thread that
  * is not there any more. The references are leaked on purpose. */
 static void
@@ -36,11 +33,7 @@ reset_in_child(void)
     memset(table.pools, 0, sizeof(table.pools));
 }
 
-static void
-install_fork_handler(void)
-{
-    (void)pthread_atfork(NULL, NULL, reset_in_child);
-}
+GM_IN_FORKED_CHILD(reset_in_child);
 
 static bool
 is_index(int device)
@@ -97,7 +90,6 @@ gm_capi_set_pool(int index, gm_pool *pool)
     if (!is_index(index)) {
         return GM_INVALID;
     }
-    (void)pthread_once(&fork_once, install_fork_handler);
     gm_mutex_lock(&table.lock);
     if (pool != NULL && gm_pool_device(pool)->info.kind != table.kind) {
         gm_mutex_unlock(&table.lock);

@@ -25,6 +25,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/process.h"
 #include "device/host_internal.h"
 
 #define SHARE_MAGIC UINT64_C(0x676d73686172653f)
@@ -57,7 +58,6 @@ struct host_share {
  * its parent are none of its business, and the lock may have been held. */
 static gm_mutex joined_lock = {.rank = GM_RANK_SHARED};
 static gm_list joined = {&joined, &joined};
-static pthread_once_t joined_once = PTHREAD_ONCE_INIT;
 
 static void
 forget_parent(void)
@@ -66,11 +66,7 @@ forget_parent(void)
     gm_list_init(&joined);
 }
 
-static void
-watch_forks(void)
-{
-    (void)pthread_atfork(NULL, NULL, forget_parent);
-}
+GM_IN_FORKED_CHILD(forget_parent);
 
 /* ---- processes ------------------------------------------------------------------- */
 
@@ -287,7 +283,6 @@ gm_host_share_join(const char *name, size_t capacity, host_share **out)
         goto fail_mapping;
     }
     (void)flock(share->file, LOCK_UN);
-    (void)pthread_once(&joined_once, watch_forks);
     gm_mutex_lock(&joined_lock);
     gm_list_push_back(&joined, &share->link);
     gm_mutex_unlock(&joined_lock);

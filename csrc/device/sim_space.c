@@ -1,15 +1,14 @@
 /* sim_space.c - see sim_space.h. */
 #include "device/sim_space.h"
 
-#include <pthread.h>
 #include <string.h>
 
 #include "base/bits.h"
 #include "base/mutex.h"
+#include "base/process.h"
 
 static gm_mutex space_lock = {.rank = GM_RANK_SHARED};
 static const void *owners[GM_SIM_REGIONS] GM_GUARDED_BY(space_lock); /* NULL: free */
-static pthread_once_t space_once = PTHREAD_ONCE_INIT;
 
 static void
 forget_parent(void) GM_NO_THREAD_ANALYSIS
@@ -18,11 +17,7 @@ forget_parent(void) GM_NO_THREAD_ANALYSIS
     memset(owners, 0, sizeof(owners));
 }
 
-static void
-watch_forks(void)
-{
-    (void)pthread_atfork(NULL, NULL, forget_parent);
-}
+GM_IN_FORKED_CHILD(forget_parent);
 
 static uint64_t
 start_of(unsigned region)
@@ -54,7 +49,6 @@ gm_sim_space_claim(const void *owner, const gm_intervals *holes, uint64_t size,
                    uint64_t alignment, gm_interval *out)
 {
     bool enough = false;
-    (void)pthread_once(&space_once, watch_forks);
     gm_mutex_lock(&space_lock);
     for (unsigned first = 0, count; first < GM_SIM_REGIONS && !enough;
          first += count + 1) {

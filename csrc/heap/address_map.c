@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/mutex.h"
+#include "base/process.h"
 
 #define ADDRESS_BITS 48u
 #define LEAF_BITS 13u
@@ -18,6 +19,24 @@ static _Atomic(map_entry *) root[ROOT_SIZE];
 
 /* Static initialisation: free, with its rank. */
 static gm_mutex map_lock = {.rank = GM_RANK_ADDRESS_MAP};
+
+/* The chunks belong to the parent. Only entries in use are written: writing copies a page
+ * of the child. */
+static void
+forget_parent(void)
+{
+    gm_mutex_init(&map_lock, GM_RANK_ADDRESS_MAP);
+    for (size_t i = 0; i < ROOT_SIZE; i++) {
+        map_entry *leaf = atomic_load_explicit(&root[i], memory_order_relaxed);
+        for (size_t step = 0; leaf != NULL && step < LEAF_SIZE; step++) {
+            if (atomic_load_explicit(&leaf[step], memory_order_relaxed) != NULL) {
+                atomic_store_explicit(&leaf[step], NULL, memory_order_relaxed);
+            }
+        }
+    }
+}
+
+GM_IN_FORKED_CHILD(forget_parent);
 
 static inline map_entry *
 entry_of(uint64_t step)
@@ -92,19 +111,4 @@ gm_address_map_find(uint64_t address)
     }
     map_entry *entry = entry_of(address >> GM_MAP_STEP_BITS);
     return entry == NULL ? NULL : atomic_load_explicit(entry, memory_order_acquire);
-}
-
-void
-gm_address_map_reset_after_fork(void)
-{
-    gm_mutex_init(&map_lock, GM_RANK_ADDRESS_MAP);
-    for (size_t i = 0; i < ROOT_SIZE; i++) {
-        map_entry *leaf = atomic_load_explicit(&root[i], memory_order_relaxed);
-        if (leaf == NULL) {
-            continue;
-        }
-        for (size_t step = 0; step < LEAF_SIZE; step++) {
-            atomic_store_explicit(&leaf[step], NULL, memory_order_relaxed);
-        }
-    }
 }

@@ -41,8 +41,4 @@ gm_address_map_clear(uint64_t base, size_t size);
 gm_chunk *
 gm_address_map_find(uint64_t address);
 
-/* Forgets every entry: for the child of a fork, whose chunks belong to the parent. */
-void
-gm_address_map_reset_after_fork(void);
-
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mutex.h"
+#include "base/process.h"
 
 #define SMALL_START_SHIFT 9u
 #define LARGE_START_SHIFT 18u
@@ -12,6 +13,16 @@
 /* Retired chunks of the process; they keep their start tables. */
 static gm_mutex retired_lock = {.rank = GM_RANK_ADDRESS_MAP};
 static gm_chunk *retired_chunks;
+
+/* The list may be half changed; what it holds is leaked. */
+static void
+forget_parent(void)
+{
+    gm_mutex_init(&retired_lock, GM_RANK_ADDRESS_MAP);
+    retired_chunks = NULL;
+}
+
+GM_IN_FORKED_CHILD(forget_parent);
 
 /* The smallest retired chunk whose start table is long enough but not eight times too
  * long, or any retired chunk without a table. */

@@ -129,7 +129,7 @@ gm_status
 gm_pool_check(gm_pool *pool, char *text, size_t text_size)
 {
     check_walk walk = {0};
-    if (pool->generation != gm_process_generation()) {
+    if (gm_pool_is_forked(pool)) {
         return GM_FORKED;
     }
     gm_mutex_lock(&pool->page_pool.lock);
@@ -177,7 +177,9 @@ gm_pool_read_sizes(gm_pool *pool, size_t *free_blocks, size_t *index_entries,
                    size_t *lanes, size_t *metadata_bytes)
 {
     check_walk walk = {0};
-    gm_lanes_visit(pool, size_lane, &walk);
+    if (!gm_pool_is_forked(pool)) {
+        gm_lanes_visit(pool, size_lane, &walk);
+    }
     *free_blocks = walk.free_blocks;
     *index_entries = walk.index_entries;
     *lanes = walk.lanes;

@@ -234,7 +234,7 @@ void
 gm_pool_read_stats(gm_pool *pool, gm_pool_stats *out)
 {
     memset(out, 0, sizeof(*out));
-    if (pool->generation != gm_process_generation()) {
+    if (gm_pool_is_forked(pool)) {
         out->limit = UINT64_MAX;
         return;
     }
@@ -292,6 +292,9 @@ reset_peaks(gm_lane *lane, void *argument)
 void
 gm_pool_reset_peaks(gm_pool *pool)
 {
+    if (gm_pool_is_forked(pool)) {
+        return;
+    }
     gm_lanes_visit_all(pool, reset_peaks, NULL);
     gm_peaks_reset(pool);
     gm_mutex_lock(&pool->page_pool.lock);
@@ -327,6 +330,9 @@ reset_accumulated(gm_lane *lane, void *argument)
 void
 gm_pool_reset_accumulated(gm_pool *pool)
 {
+    if (gm_pool_is_forked(pool)) {
+        return;
+    }
     gm_lanes_visit_all(pool, reset_accumulated, NULL);
     gm_page_pool *pages = &pool->page_pool;
     gm_mutex_lock(&pages->lock);

@@ -178,7 +178,7 @@ gm_pool_free(gm_block *block)
         return;
     }
     gm_lane *lane = gm_block_lane(block);
-    if (lane->pool->generation != gm_process_generation()) {
+    if (gm_pool_is_forked(lane->pool)) {
         return;
     }
     GM_VERIFY(gm_block_state_of(block) == GM_HEAP_USED);

@@ -36,11 +36,19 @@ gm_pool_attention(const gm_pool *pool, uint32_t bits)
     return atomic_load_explicit(&pool->attention, memory_order_relaxed) & bits;
 }
 
+/* The pool of a process that forked this one: its locks may be held by threads that are
+ * not here, and nothing of it is touched. */
+static inline bool
+gm_pool_is_forked(const gm_pool *pool)
+{
+    return pool->generation != gm_process_generation();
+}
+
 /* GM_OK, or why no block may be made: closed, forked, exiting. */
 GM_NODISCARD static inline gm_status
 gm_pool_usable(const gm_pool *pool)
 {
-    if (pool->generation != gm_process_generation()) {
+    if (gm_pool_is_forked(pool)) {
         return GM_FORKED;
     }
     if (gm_process_is_exiting()) {
@@ -438,9 +446,11 @@ gm_trace_write(gm_pool *pool, const gm_trace_entry *entry);
 /* Tells the observer. No lock may be held. */
 void
 gm_trace_tell(gm_pool *pool, const gm_trace_entry *entry);
+
 /* ---- registry.c ------------------------------------------------------------------ */
 
-uint64_t
+/* Gives the pool its id and makes it visible to the process. */
+void
 gm_registry_add(gm_pool *pool);
 void
 gm_registry_remove(gm_pool *pool);

@@ -133,9 +133,10 @@ gm_lanes_visit_all(gm_pool *pool, bool (*visit)(gm_lane *lane, void *argument),
 
 /* ---- dissolving ------------------------------------------------------------------- */
 
-/* Empties an idle lane: its pages go to the page pool, its addresses back. */
+/* Empties an idle lane: its pages go to the page pool, its addresses back. A failure of
+ * the device is left in *status; the lane stays then. */
 static bool
-empty_lane_locked(gm_lane *lane)
+empty_lane_locked(gm_lane *lane, gm_status *status)
 {
     gm_lane_drain_locked(lane);
     gm_pending_poll_locked(lane);
@@ -144,6 +145,10 @@ empty_lane_locked(gm_lane *lane)
     }
     gm_reclaim reclaim = {.target = SIZE_MAX};
     gm_reclaim_lane_locked(lane, &reclaim);
+    if (reclaim.status != GM_OK) {
+        *status = reclaim.status;
+        return false;
+    }
     for (unsigned i = 0; i < GM_ARENAS; i++) {
         gm_arena *arena = &lane->shelves[i].arena;
         GM_LIST_FOREACH_SAFE(link, following, &arena->chunks) {
@@ -173,10 +178,10 @@ is_bare(const gm_lane *lane)
 
 /* Takes a lane out of service if it is retired and idle, or bare. */
 static bool
-close_lane(gm_lane *lane)
+close_lane(gm_lane *lane, gm_status *status)
 {
     gm_mutex_lock(&lane->lock);
-    bool closed = lane->retired ? empty_lane_locked(lane) : is_bare(lane);
+    bool closed = lane->retired ? empty_lane_locked(lane, status) : is_bare(lane);
     if (closed) {
         atomic_store_explicit(&lane->open, false, memory_order_relaxed);
     }
@@ -187,16 +192,20 @@ close_lane(gm_lane *lane)
 void
 gm_lanes_dissolve(gm_pool *pool)
 {
+    gm_status status = GM_OK;
     gm_mutex_lock(&pool->lanes_lock);
     GM_LIST_FOREACH_SAFE(link, following, &pool->lanes) {
         gm_lane *lane = GM_CONTAINER_OF(link, gm_lane, link);
-        if (close_lane(lane)) {
+        if (close_lane(lane, &status)) {
             gm_list_remove(&lane->link);
             gm_list_push_back(&pool->free_lanes, &lane->link);
             pool->lane_count--;
         }
     }
     gm_mutex_unlock(&pool->lanes_lock);
+    if (status != GM_OK) {
+        gm_pool_report(status, "give back the memory of a stream that is gone");
+    }
 }
 
 void

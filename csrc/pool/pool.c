@@ -55,7 +55,7 @@ gm_pool_create(gm_device *device, const gm_pool_options *options, gm_pool **out)
     atomic_store(&pool->cross_stream, (uint32_t)options->cross_stream);
     atomic_store(&pool->gc_on_pressure, options->gc_on_pressure);
     atomic_store(&pool->oom_wait_ns, options->oom_wait_ns);
-    pool->id = gm_registry_add(pool);
+    gm_registry_add(pool);
     if (options->reserve != 0) {
         status = gm_pool_reserve(pool, options->reserve, NULL);
         if (status != GM_OK) {
@@ -81,7 +81,7 @@ gm_pool_release(gm_pool *pool)
         return;
     }
     gm_registry_remove(pool);
-    if (gm_process_is_exiting() || pool->generation != gm_process_generation()) {
+    if (gm_process_is_exiting() || gm_pool_is_forked(pool)) {
         return; /* leaked on purpose: nothing may touch the device any more */
     }
     gm_pool_close(pool, 0);
@@ -235,15 +235,14 @@ gm_pool_free_address(gm_pool *pool, gm_devptr address)
     if (gm_process_is_exiting()) {
         return GM_EXITING;
     }
-    if (pool != NULL && pool->generation != gm_process_generation()) {
+    if (pool != NULL && gm_pool_is_forked(pool)) {
         return GM_FORKED;
     }
     if (gm_block_find(address, &block) != GM_OK || !block->by_address) {
         return count_bad_free(pool);
     }
     const gm_pool *owner = gm_block_lane(block)->pool;
-    if ((pool != NULL && owner != pool) ||
-        owner->generation != gm_process_generation()) {
+    if ((pool != NULL && owner != pool) || gm_pool_is_forked(owner)) {
         return count_bad_free(pool);
     }
     /* Of two frees of one address only one claims the block. */
@@ -260,7 +259,7 @@ gm_pool_record_stream(gm_block *block, gm_stream stream)
 {
     gm_lane *lane = gm_block_lane(block);
     gm_pool *pool = lane->pool;
-    if (pool->generation != gm_process_generation()) {
+    if (gm_pool_is_forked(pool)) {
         return GM_FORKED;
     }
     if (gm_process_is_exiting()) {
@@ -280,6 +279,9 @@ gm_pool_record_stream(gm_block *block, gm_stream stream)
 void
 gm_pool_count_oom(gm_pool *pool, const gm_request *request, const gm_oom *oom)
 {
+    if (gm_pool_is_forked(pool)) {
+        return;
+    }
     atomic_fetch_add(&pool->ooms, 1);
     if (gm_pool_attention(pool, GM_POOL_TRACED) != 0) {
         gm_trace_entry entry =
@@ -339,6 +341,9 @@ gm_block_pool(const gm_block *block)
 void
 gm_pool_set_limit(gm_pool *pool, size_t limit)
 {
+    if (gm_pool_is_forked(pool)) {
+        return;
+    }
     gm_mutex_lock(&pool->page_pool.lock);
     pool->page_pool.limit = limit;
     gm_mutex_unlock(&pool->page_pool.lock);
@@ -348,6 +353,9 @@ size_t
 gm_pool_limit(const gm_pool *pool)
 {
     gm_page_pool *pages = (gm_page_pool *)(uintptr_t)&pool->page_pool;
+    if (gm_pool_is_forked(pool)) {
+        return SIZE_MAX;
+    }
     gm_mutex_lock(&pages->lock);
     size_t limit = pages->limit;
     gm_mutex_unlock(&pages->lock);
@@ -359,6 +367,9 @@ gm_pool_read_options(const gm_pool *pool, gm_pool_options *out)
 {
     gm_page_pool *pages = (gm_page_pool *)(uintptr_t)&pool->page_pool;
     *out = pool->options;
+    if (gm_pool_is_forked(pool)) {
+        return;
+    }
     gm_mutex_lock(&pages->lock);
     out->limit = pages->limit;
     out->headroom = pages->headroom;
@@ -373,6 +384,9 @@ gm_pool_change_options(gm_pool *pool, const gm_pool_options *options)
 {
     const gm_pool_options *fixed = &pool->options;
     GM_TRY(gm_pool_options_validate(options, NULL));
+    if (gm_pool_is_forked(pool)) {
+        return GM_FORKED;
+    }
     if (options->max_split != fixed->max_split || options->steal != fixed->steal ||
         options->decay_ns != fixed->decay_ns || options->paging != fixed->paging) {
         return GM_INVALID;

@@ -54,7 +54,8 @@
  * without the GIL.
  * Ownership: a pool is reference counted and holds a reference on its device. A
  * gm_block is owned by whoever allocated it until gm_pool_free.
- * Fork, exit: in a forked child every call answers GM_FORKED and a free does nothing;
+ * Fork, exit: in a forked child every call answers GM_FORKED, or does nothing where it
+ * answers nothing, and takes no lock; counters read 0, limits read none;
  * once the process is exiting frees do nothing and nothing calls the device.
  */
 #ifndef GM_POOL_POOL_H

@@ -4,37 +4,31 @@
 static gm_mutex registry_lock = {.rank = GM_RANK_REGISTRY};
 static gm_list registry = {&registry, &registry};
 static uint64_t last_id;
-static uint32_t registry_generation;
 
-/* In the child of a fork the list holds the parent's pools; begin anew. */
+/* The list holds the parent's pools, and may be half changed. */
 static void
-check_generation_locked(void)
+forget_parent(void)
 {
-    uint32_t now = gm_process_generation();
-    if (registry_generation != now) {
-        registry_generation = now;
-        gm_list_init(&registry);
-        gm_address_map_reset_after_fork();
-    }
+    gm_mutex_init(&registry_lock, GM_RANK_REGISTRY);
+    gm_list_init(&registry);
 }
 
-uint64_t
+GM_IN_FORKED_CHILD(forget_parent);
+
+void
 gm_registry_add(gm_pool *pool)
 {
     gm_mutex_lock(&registry_lock);
-    check_generation_locked();
+    pool->id = ++last_id;
     gm_list_push_back(&registry, &pool->link);
-    uint64_t id = ++last_id;
     gm_mutex_unlock(&registry_lock);
-    return id;
 }
 
 void
 gm_registry_remove(gm_pool *pool)
 {
     gm_mutex_lock(&registry_lock);
-    check_generation_locked();
-    if (pool->generation == registry_generation) {
+    if (!gm_pool_is_forked(pool)) {
         gm_list_remove(&pool->link);
     }
     gm_mutex_unlock(&registry_lock);
@@ -46,7 +40,6 @@ next_pool(uint64_t id)
 {
     gm_pool *found = NULL;
     gm_mutex_lock(&registry_lock);
-    check_generation_locked();
     GM_LIST_FOREACH(link, &registry) {
         gm_pool *pool = GM_CONTAINER_OF(link, gm_pool, link);
         uint32_t references = atomic_load(&pool->references);

@@ -97,6 +97,9 @@ gm_pool_record_history(gm_pool *pool, size_t max_entries)
 {
     gm_trace *trace = pool->trace;
     gm_trace_entry *entries = NULL;
+    if (gm_pool_is_forked(pool)) {
+        return GM_FORKED;
+    }
     if (max_entries > GM_SIZE_LIMIT / sizeof(*entries)) {
         return GM_INVALID;
     }
@@ -124,6 +127,11 @@ gm_pool_read_history(gm_pool *pool, gm_trace_entry *out, size_t capacity, size_t
                      uint64_t *dropped, size_t *limit)
 {
     gm_trace *trace = pool->trace;
+    if (gm_pool_is_forked(pool)) {
+        *count = *limit = 0;
+        *dropped = 0;
+        return;
+    }
     gm_mutex_lock(&trace->lock);
     size_t copied = capacity < trace->count ? capacity : trace->count;
     size_t start = trace->count < trace->limit ? 0 : trace->next;
@@ -140,6 +148,9 @@ void
 gm_pool_clear_history(gm_pool *pool)
 {
     gm_trace *trace = pool->trace;
+    if (gm_pool_is_forked(pool)) {
+        return;
+    }
     gm_mutex_lock(&trace->lock);
     trace->count = 0;
     trace->next = 0;

@@ -238,7 +238,7 @@ retire_lane(gm_lane *lane, void *argument)
 void
 gm_pool_stream_retired(gm_pool *pool, gm_stream stream)
 {
-    if (pool->generation != gm_process_generation() || gm_process_is_exiting()) {
+    if (gm_pool_is_forked(pool) || gm_process_is_exiting()) {
         return;
     }
     gm_device *device = pool->device;
@@ -262,7 +262,7 @@ poll_lane(gm_lane *lane, void *argument)
 void
 gm_pool_poll(gm_pool *pool)
 {
-    if (pool->generation == gm_process_generation() && !gm_process_is_exiting()) {
+    if (!gm_pool_is_forked(pool) && !gm_process_is_exiting()) {
         gm_lanes_visit(pool, poll_lane, NULL);
         gm_lanes_dissolve(pool);
     }

@@ -147,7 +147,7 @@ gm_pool_view_create(gm_pool *pool, gm_pool_view *out)
 {
     gm_pool_view view = {0};
     view_builder builder = {.view = &view};
-    if (pool->generation != gm_process_generation()) {
+    if (gm_pool_is_forked(pool)) {
         return GM_FORKED;
     }
     gm_lanes_visit(pool, view_lane, &builder);

@@ -45,6 +45,17 @@ static struct {
 } idle = {.lock = {.word = 0, .rank = GM_RANK_REGISTRY},
           .records = {&idle.records, &idle.records}};
 
+/* The parent's records are leaked: one may have been half in the list. */
+static void
+forget_parent(void)
+{
+    gm_mutex_init(&idle.lock, GM_RANK_REGISTRY);
+    gm_list_init(&idle.records);
+    idle.count = 0;
+}
+
+GM_IN_FORKED_CHILD(forget_parent);
+
 /* ---- records --------------------------------------------------------------------- */
 
 static export_record *

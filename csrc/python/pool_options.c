@@ -330,6 +330,12 @@ Pool_set_limit(PyObject *op, PyObject *value, void *Py_UNUSED(closure))
     if (read_size_or_none(state_of(op), value, "limit", SIZE_MAX, &limit) < 0) {
         return -1;
     }
-    gm_pool_set_limit(((PoolObject *)op)->pool, limit);
+    gm_pool *pool = ((PoolObject *)op)->pool;
+    gm_status status = gm_device_usable(gm_pool_device(pool));
+    if (status == GM_FORKED) {
+        set_status_error(state_of(op), status, "change the pool's limit");
+        return -1;
+    }
+    gm_pool_set_limit(pool, limit);
     return 0;
 }

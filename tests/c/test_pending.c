@@ -247,6 +247,27 @@ an_event_that_cannot_be_destroyed_is_reported(void)
 }
 
 static void
+a_lane_that_cannot_be_emptied_stays(void)
+{
+    gm_device *device = faulty_host();
+    gm_pool *pool = pool_on(device, true);
+    gm_stream gone = new_stream(device);
+    gm_pool_free(take(pool, MIB, gone));
+    watch_reports();
+    fail_nth(device, GM_CALL_UNMAP, 1, GM_DEVICE_ERROR);
+    gm_pool_stream_retired(pool, gone);
+    CHECK_REPORT(GM_DEVICE_ERROR, "give back the memory of a stream that is gone");
+    CHECK_EQ(stats_of(pool).lanes, 1);
+    CHECK_EQ(reserved(pool), MIB);
+    gm_pool_poll(pool);
+    CHECK_EQ(reports, 0);
+    CHECK_EQ(stats_of(pool).lanes, 0);
+    CHECK_EQ(stats_of(pool).unplaced_bytes, MIB);
+    gm_set_report_hook(NULL);
+    close_pool(pool);
+}
+
+static void
 a_retired_lane_serves_the_next_stream(void)
 {
     gm_device *device = faulty_host();
@@ -368,6 +389,7 @@ static const gm_test tests[] = {
      a_retirement_without_an_event_falls_back},
     {"an event that cannot be destroyed is reported",
      an_event_that_cannot_be_destroyed_is_reported},
+    {"a lane that cannot be emptied stays", a_lane_that_cannot_be_emptied_stays},
     {"a retired lane serves the next stream", a_retired_lane_serves_the_next_stream},
     {"a lane that cannot be marked stays", a_lane_that_cannot_be_marked_stays},
     {"a new stream under an old identity is recorded",

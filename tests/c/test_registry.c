@@ -1,11 +1,14 @@
 /* test_registry.c - the list of the process's pools, and what a child of fork finds. */
 #include "pool/internal.h"
+#include <pthread.h>
+
 #include "pool_kinds.h"
 
 /* ---- visiting -------------------------------------------------------------------- */
 
 enum {
-    MOST = 8
+    MOST = 8,
+    FORKS = 100
 };
 
 typedef struct visited {
@@ -144,6 +147,24 @@ refuse_the_parents_pool(void *argument)
 
     gm_pool_free(parent->block);
     CHECK_EQ(gm_block_requested(parent->block), 1000);
+    gm_pool_options options;
+    gm_pool_read_options(parent->pool, &options);
+    CHECK_EQ(gm_pool_limit(parent->pool), SIZE_MAX);
+    gm_pool_set_limit(parent->pool, MIB);
+    CHECK_EQ(gm_pool_limit(parent->pool), SIZE_MAX);
+    CHECK_STATUS(gm_pool_change_options(parent->pool, &options), GM_FORKED);
+    CHECK_STATUS(gm_pool_record_history(parent->pool, 10), GM_FORKED);
+    gm_trace_entry entry;
+    size_t count = 9, limit = 9, lanes = 9;
+    uint64_t dropped = 9;
+    gm_pool_read_history(parent->pool, &entry, 1, &count, &dropped, &limit);
+    CHECK(count == 0 && dropped == 0 && limit == 0);
+    gm_pool_clear_history(parent->pool);
+    gm_pool_count_oom(parent->pool, &request, NULL);
+    gm_pool_reset_peaks(parent->pool);
+    gm_pool_reset_accumulated(parent->pool);
+    gm_pool_read_sizes(parent->pool, &count, &limit, &lanes, &count);
+    CHECK_EQ(lanes, 0);
     gm_pool_poll(parent->pool);
     gm_pool_stream_retired(parent->pool, parent->stream);
     gm_pool_close(parent->pool, SECOND);
@@ -201,6 +222,148 @@ a_child_of_fork_has_no_pool_of_its_parent(void)
     close_pool(pool);
 }
 
+/* ---- fork under load ------------------------------------------------------------- */
+
+/* A thread that holds locks of `pool`, and of the process, while others fork. */
+typedef struct holder {
+    gm_pool *pool;
+    gm_mutex *locks[4]; /* in order of rank; NULL: no more */
+    _Atomic bool held, done;
+} holder;
+
+static void *
+hold(void *argument) GM_NO_THREAD_ANALYSIS
+{
+    holder *self = argument;
+    int count = 0;
+    for (; count < 4 && self->locks[count] != NULL; count++) {
+        gm_mutex_lock(self->locks[count]);
+    }
+    atomic_store(&self->held, true);
+    while (!atomic_load(&self->done)) {
+        usleep(100);
+    }
+    while (count-- > 0) {
+        gm_mutex_unlock(self->locks[count]);
+    }
+    return NULL;
+}
+
+static void
+refuse_within_a_second(void *argument)
+{
+    alarm(20);
+    refuse_the_parents_pool(argument);
+}
+
+/* Whatever other threads held of the pool at that moment, the child waits for none. */
+static void
+a_child_takes_no_lock_of_its_parents_pool(void)
+{
+    gm_device *device = host_device(8 * MIB);
+    gm_pool *pool = pool_on(device, true);
+    gm_request request = {.size = 2000, .by_address = true};
+    family parent = {
+        .pool = pool, .block = take(pool, 1000, 0), .stream = new_stream(device)};
+    CHECK_OK(gm_pool_alloc(pool, &request, &parent.raw, NULL));
+    CHECK_OK(gm_pool_record_history(pool, 4));
+    gm_lane *lane = gm_block_lane(parent.block);
+    holder threads[] = {
+        {.locks = {&pool->lanes_lock, &lane->lock, &pool->page_pool.lock}},
+        {.locks = {(gm_mutex *)(void *)pool->trace}}, /* its first member */
+    };
+    enum {
+        COUNT = sizeof(threads) / sizeof(threads[0])
+    };
+    pthread_t ids[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        CHECK_EQ(pthread_create(&ids[i], NULL, hold, &threads[i]), 0);
+        while (!atomic_load(&threads[i].held)) {
+            usleep(100);
+        }
+    }
+    check_in_child(refuse_within_a_second, &parent);
+    for (int i = 0; i < COUNT; i++) {
+        atomic_store(&threads[i].done, true);
+        CHECK_EQ(pthread_join(ids[i], NULL), 0);
+    }
+    gm_pool_free(parent.block);
+    CHECK_OK(gm_pool_free_address(pool, gm_block_address(parent.raw)));
+    close_pool(pool);
+}
+
+static _Atomic bool stop_churning;
+
+static gm_device *
+sim_with_pages(void)
+{
+    gm_sim_options options = {
+        .capacity = 8 * MIB, .page_size = PAGE, .paging = true, .aliasing = true};
+    return open_sim(&options);
+}
+
+static void
+count_visit(gm_pool *pool, void *argument)
+{
+    (void)pool;
+    ++*(size_t *)argument;
+}
+
+/* Makes and ends devices and pools without a pause: their chunks, address ranges and
+ * entries in the registry are all behind locks of the process. */
+static void *
+churn(void *argument)
+{
+    bool simulated = argument != NULL;
+    while (!atomic_load(&stop_churning)) {
+        gm_device *device = simulated ? sim_with_pages() : host_device(8 * MIB);
+        gm_pool *pool = pool_on(device, true);
+        gm_pool_free(take(pool, MIB, 0));
+        size_t seen = 0;
+        gm_pools_visit(count_visit, &seen);
+        CHECK(seen >= 1);
+        gm_pool_release(pool);
+        gm_device_release(device);
+    }
+    return NULL;
+}
+
+static void
+begin_anew_within_seconds(void *argument)
+{
+    (void)argument;
+    alarm(20);
+    CHECK_EQ(visit_all().count, 0);
+    gm_device *devices[] = {host_device(8 * MIB), sim_with_pages()};
+    for (int i = 0; i < 2; i++) {
+        gm_pool *pool = pool_on(devices[i], true);
+        gm_block *found, *block = take(pool, MIB, 0);
+        CHECK_OK(gm_block_find(gm_block_address(block), &found));
+        CHECK(found == block);
+        CHECK_EQ(visit_all().count, 1);
+        gm_pool_free(block);
+        close_pool(pool);
+    }
+    CHECK_EQ(visit_all().count, 0);
+}
+
+static void
+a_child_of_a_busy_process_begins_anew(void)
+{
+    pthread_t ids[3];
+    atomic_store(&stop_churning, false);
+    for (size_t i = 0; i < 3; i++) {
+        CHECK_EQ(pthread_create(&ids[i], NULL, churn, i == 2 ? &ids : NULL), 0);
+    }
+    for (int i = 0; i < FORKS; i++) {
+        check_in_child(begin_anew_within_seconds, NULL);
+    }
+    atomic_store(&stop_churning, true);
+    for (size_t i = 0; i < 3; i++) {
+        CHECK_EQ(pthread_join(ids[i], NULL), 0);
+    }
+}
+
 static const gm_test tests[] = {
     {"open pools are visited in order of creation",
      open_pools_are_visited_in_order_of_creation},
@@ -209,6 +372,9 @@ static const gm_test tests[] = {
      a_pool_has_as_many_owners_as_were_counted},
     {"a child of fork has no pool of its parent",
      a_child_of_fork_has_no_pool_of_its_parent},
+    {"a child takes no lock of its parent's pool",
+     a_child_takes_no_lock_of_its_parents_pool},
+    {"a child of a busy process begins anew", a_child_of_a_busy_process_begins_anew},
 };
 
 GM_TEST_MAIN(tests)

@@ -285,6 +285,28 @@ def test_forked_child_may_look_and_let_go(pool):
     assert pool.stats()["allocation.all.current"] == 1
 
 
+def test_forked_child_changes_nothing_of_the_parents_pool(pool):
+    def refusal(function, *args, **kwargs):
+        with pytest.raises(gpumem.GpumemError, match="parent process"):
+            function(*args, **kwargs)
+
+    def child():
+        refusal(pool.record_history, 100)
+        refusal(setattr, pool, "limit", MIB)
+        refusal(pool.configure, oom_wait=1.0)
+        refusal(pool.reserve, MIB)
+        pool.clear_history()
+        pool.reset_accumulated()
+        return pool.limit, pool.history()
+
+    pool.record_history(10)
+    buffer = pool.empty(10)
+    assert in_child(child) == "(None, ([], 0, 0))"
+    assert [entry[0] for entry in pool.history()[0]] == ["segment_map", "alloc"]
+    assert pool.stats()["allocation.all.allocated"] == 1
+    buffer.release()
+
+
 def test_forked_child_makes_pools_of_its_own(pool):
     def child():
         with Pool(_core.open_host(0, 64 * MIB)) as fresh:
