@@ -304,7 +304,7 @@ def test_forked_child_changes_nothing_of_the_parents_pool(pool):
     assert in_child(child) == "(None, ([], 0, 0))"
     assert [entry[0] for entry in pool.history()[0]] == ["segment_map", "alloc"]
     assert pool.stats()["allocation.all.allocated"] == 1
-    buffer.release()
+    buffer.free()
 
 
 def test_forked_child_makes_pools_of_its_own(pool):
