@@ -1,0 +1,322 @@
+/* steal.c - pages move from free blocks to where they are needed.
+ *
+ * A free block keeps its pages, so that the next allocation there costs nothing. When
+ * another place misses pages, those of free blocks are nearer than the device's:
+ *
+ *     done      the work on the block is finished: its pages are unmapped and go to the
+ *               page pool, from where the placement takes them
+ *     not done  with GM_CAP_ALIASING a page is mapped at its new place at once, because
+ *               work there is on the same stream and comes later. The old place is a
+ *               zombie: still mapped for the work that is on its way, used for nothing
+ *               new, unmapped when that work is done
+ *
+ * Note [When to steal]
+ * A steal costs two calls of the device, growing costs one and memory. options.steal
+ * says how much memory a call may cost: with a ratio r the pool grows while
+ *
+ *     reserved <= (1 + r) * peak of used bytes
+ *
+ * and steals above that, as long as steals took less than a hundredth of the pool's
+ * life. With GM_STEAL_ALWAYS it steals first, with GM_STEAL_NEVER only when it cannot
+ * grow (gm_terms.force).
+ *
+ * Everything here is bookkeeping until the placement commits: a steal that comes to
+ * nothing leaves done pages in the page pool and revives its zombies.
+ */
+#include "base/bits.h"
+#include "pool/internal.h"
+
+/* ---- how many -------------------------------------------------------------------- */
+
+/* Of the pages that are missing those that shall not be new ones. */
+static size_t
+count_wanted(gm_pool *pool, size_t missing, gm_terms terms)
+{
+    gm_page_pool *pages = &pool->page_pool;
+    const gm_pool_options *options = &pool->options;
+    gm_mutex_lock(&pages->lock);
+    size_t found = pages->count;
+    uint64_t reserved = pages->reserved.current + pages->in_flight;
+    gm_mutex_unlock(&pages->lock);
+    if (missing <= found) {
+        return 0;
+    }
+    size_t wanted = missing - found;
+    if (terms.force || options->steal == GM_STEAL_ALWAYS) {
+        return wanted;
+    }
+    if (options->steal == GM_STEAL_NEVER) {
+        return 0;
+    }
+    double most = (double)terms.demand * (1 + options->steal_ratio);
+    double room = most - (double)reserved;
+    size_t growth = room > 0 ? (size_t)(room / (double)pool->page_size) : 0;
+    return wanted > growth ? wanted - growth : 0;
+}
+
+/* ---- victims --------------------------------------------------------------------- */
+
+/* The whole slots under a free block that a placement does not use. */
+typedef struct victim {
+    size_t first;
+    size_t end;
+} victim;
+
+static victim
+slots_of(const gm_arena *arena, const gm_block *block, const gm_placement *placement)
+{
+    victim found = {0};
+    size_t count = gm_arena_inner_slots(arena, block, &found.first);
+    found.end = found.first + count;
+    if (count != 0 && block == placement->block) {
+        size_t end = placement->first_slot + placement->slot_count;
+        found.first = end > found.first ? end : found.first;
+        found.end = found.end > found.first ? found.end : found.first;
+    }
+    return found;
+}
+
+/* The highest run of at most `most` mapped slots: *count of them from the first. */
+static size_t
+last_run(const gm_chunk *chunk, victim slots, size_t most, size_t *count)
+{
+    size_t end = slots.end;
+    while (end > slots.first && chunk->slots[end - 1].state != GM_SLOT_MAPPED) {
+        end--;
+    }
+    size_t first = end;
+    while (first > slots.first && end - first < most &&
+           chunk->slots[first - 1].state == GM_SLOT_MAPPED) {
+        first--;
+    }
+    *count = end - first;
+    return first;
+}
+
+/* What one steal is about. */
+typedef struct steal {
+    gm_lane *lane;
+    const gm_placement *placement;
+    size_t wanted; /* pages, still */
+    gm_loot *loot;
+} steal;
+
+/* Unmaps pages of a block whose work is done. */
+static void
+take_done(steal *self, gm_arena *arena, gm_block *block)
+{
+    victim slots = slots_of(arena, block, self->placement);
+    size_t count;
+    size_t first = last_run(block->chunk, slots, self->wanted, &count);
+    while (count != 0) {
+        size_t bytes = 0;
+        gm_status status =
+            gm_source_unmap_locked(self->lane, arena, block, first, count, &bytes);
+        self->wanted -= bytes / arena->page_size;
+        if (status != GM_OK) {
+            gm_pool_report(status, "move a page");
+            self->wanted = 0;
+        }
+        if (self->wanted == 0) {
+            return;
+        }
+        slots.end = first;
+        first = last_run(block->chunk, slots, self->wanted, &count);
+    }
+}
+
+/* The pages of a run become loot, its slots zombies. */
+static void
+loot_run(steal *self, gm_arena *arena, gm_block *block, size_t first, size_t count)
+{
+    gm_lane *lane = self->lane;
+    gm_loot *loot = self->loot;
+    gm_chunk *chunk = block->chunk;
+    for (size_t slot = first; slot < first + count; slot++) {
+        gm_frame *frame = chunk->slots[slot].frame;
+        atomic_fetch_add(&frame->zombies, 1);
+        frame->looted = true;
+        frame->next = loot->frames;
+        loot->frames = frame;
+    }
+    loot->count += count;
+    self->wanted -= count;
+    gm_zombie *zombie = gm_slab_take(&lane->zombie_slab);
+    *zombie = (gm_zombie){.arena = arena,
+                          .chunk = chunk,
+                          .block = block,
+                          .first_slot = first,
+                          .count = count,
+                          .frees = block->freed_at};
+    gm_list_push_back(&loot->zombies, &zombie->link);
+    gm_arena_remove_pages(arena, block, first, count, GM_SLOT_ZOMBIE);
+}
+
+static void
+take_undone(steal *self, gm_arena *arena, gm_block *block)
+{
+    victim slots = slots_of(arena, block, self->placement);
+    while (self->wanted != 0) {
+        size_t count;
+        size_t first = last_run(block->chunk, slots, self->wanted, &count);
+        if (count == 0) {
+            return;
+        }
+        if (gm_slab_reserve(&self->lane->zombie_slab, 1) != GM_OK) {
+            self->wanted = 0;
+            return;
+        }
+        loot_run(self, arena, block, first, count);
+        slots.end = first;
+    }
+}
+
+/* Takes pages of the arena's free blocks, done or not. */
+static void
+search_arena(steal *self, gm_arena *arena, bool done)
+{
+    uint64_t covered = self->lane->marker.done;
+    gm_block *next = gm_arena_next_cached(arena, NULL);
+    while (next != NULL && self->wanted != 0) {
+        gm_block *block = next;
+        next = gm_arena_next_cached(arena, block);
+        if ((block->freed_at <= covered) == done) {
+            (done ? take_done : take_undone)(self, arena, block);
+        }
+    }
+}
+
+/* ---- the clock ------------------------------------------------------------------- */
+
+static bool
+has_time(gm_pool *pool, uint64_t now)
+{
+    uint64_t spent = atomic_load_explicit(&pool->steal_ns, memory_order_relaxed);
+    return spent <= (now - pool->created_ns) / GM_STEAL_TIME_PART;
+}
+
+/* ---- verbs ----------------------------------------------------------------------- */
+
+void
+gm_steal_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placement,
+                gm_terms terms, gm_loot *out)
+{
+    gm_pool *pool = lane->pool;
+    gm_device *device = pool->device;
+    gm_steal_bury_locked(lane);
+    size_t wanted = count_wanted(pool, placement->missing, terms);
+    *out = (gm_loot){.unmet = wanted};
+    gm_list_init(&out->zombies);
+    if (wanted == 0 ||
+        atomic_load_explicit(&lane->kind, memory_order_relaxed) == GM_ARENA_STABLE ||
+        gm_lane_is_capturing_locked(lane)) {
+        return;
+    }
+    uint64_t start = device->ops->clock_ns(device);
+    if (!terms.force && !has_time(pool, start)) {
+        out->unmet = 0;
+        return;
+    }
+    steal self = {.lane = lane, .placement = placement, .wanted = wanted, .loot = out};
+    gm_arena *other = &lane->shelves[arena->small ? GM_LARGE : GM_SMALL].arena;
+    bool marked = gm_lane_is_done_locked(lane) || lane->marker.count != 0;
+    search_arena(&self, arena, true);
+    search_arena(&self, other, true);
+    if (marked && gm_device_has(device, GM_CAP_ALIASING)) {
+        search_arena(&self, arena, false);
+        search_arena(&self, other, false);
+    }
+    out->unmet = self.wanted;
+    atomic_fetch_add(&pool->stolen_pages, wanted - self.wanted);
+    atomic_fetch_add(&pool->aliased_pages, out->count);
+    atomic_fetch_add(&pool->steal_ns, device->ops->clock_ns(device) - start);
+}
+
+static gm_devptr
+address_of(const gm_zombie *zombie)
+{
+    return zombie->chunk->base +
+           (uint64_t)zombie->first_slot * zombie->arena->page_size;
+}
+
+/* The slots of a zombie belong to their block again. */
+static void
+revive(gm_lane *lane, gm_zombie *zombie)
+{
+    for (size_t i = 0; i < zombie->count; i++) {
+        gm_frame *frame = zombie->chunk->slots[zombie->first_slot + i].frame;
+        atomic_fetch_sub(&frame->zombies, 1);
+        frame->looted = false;
+    }
+    gm_arena_revive_pages(zombie->arena, zombie->block, zombie->first_slot,
+                          zombie->count);
+    gm_list_remove(&zombie->link);
+    gm_slab_give(&lane->zombie_slab, zombie);
+}
+
+/* The slots have lost their pages for good. Filed behind zombies whose work is done
+ * earlier. */
+static void
+confirm(gm_lane *lane, gm_zombie *zombie)
+{
+    size_t bytes = zombie->count * zombie->arena->page_size;
+    for (size_t i = 0; i < zombie->count; i++) {
+        zombie->chunk->slots[zombie->first_slot + i].frame->looted = false;
+    }
+    gm_list *before = lane->zombies.prev;
+    while (before != &lane->zombies &&
+           GM_CONTAINER_OF(before, gm_zombie, link)->frees > zombie->frees) {
+        before = before->prev;
+    }
+    gm_list_remove(&zombie->link);
+    gm_list_push_front(before, &zombie->link);
+    gm_count_segments_locked(zombie->arena, -(int64_t)zombie->count, bytes);
+    gm_source_trace_locked(lane, GM_TRACE_SEGMENT_UNMAP, address_of(zombie), bytes);
+}
+
+void
+gm_steal_settle_locked(gm_lane *lane, gm_loot *loot, bool committed)
+{
+    GM_LIST_FOREACH_SAFE(link, following, &loot->zombies) {
+        gm_zombie *zombie = GM_CONTAINER_OF(link, gm_zombie, link);
+        if (committed) {
+            confirm(lane, zombie);
+        }
+        else {
+            revive(lane, zombie);
+        }
+    }
+}
+
+void
+gm_steal_bury_locked(gm_lane *lane)
+{
+    if (gm_list_is_empty(&lane->zombies)) {
+        return;
+    }
+    gm_device *device = lane->pool->device;
+    uint64_t done = gm_lane_done_locked(lane);
+    GM_LIST_FOREACH_SAFE(link, following, &lane->zombies) {
+        gm_zombie *zombie = GM_CONTAINER_OF(link, gm_zombie, link);
+        gm_chunk *chunk = zombie->chunk;
+        size_t page_size = zombie->arena->page_size;
+        if (zombie->frees > done) {
+            return;
+        }
+        gm_status status =
+            device->ops->unmap(device, address_of(zombie), zombie->count * page_size);
+        if (status == GM_OK) {
+            atomic_fetch_add(&lane->pool->unmaps, zombie->count);
+            for (size_t i = 0; i < zombie->count; i++) {
+                gm_frame *frame = chunk->slots[zombie->first_slot + i].frame;
+                atomic_fetch_sub(&frame->zombies, 1);
+            }
+            gm_arena_bury_pages(chunk, zombie->first_slot, zombie->count);
+        }
+        else {
+            gm_pool_report(status, "unmap a page that was given elsewhere");
+        }
+        gm_list_remove(&zombie->link);
+        gm_slab_give(&lane->zombie_slab, zombie);
+    }
+}
