@@ -154,7 +154,7 @@ class Pool:
         limit: int | str | None = None,
         headroom: int | str | float | None = None,  # a float is a fraction of the total
         reserve: int | str | None = None,
-        steal: str | float = "never",
+        steal: str | float = 0.05,
         cross_stream: Literal["done", "wait", "never"] = "done",
         gc_on_pressure: bool = True,
         oom_wait: float = 10.0,
@@ -493,7 +493,7 @@ def set_c_pool(index: int, pool: Pool | None, /) -> None: ...
 # ---- replay -----------------------------------------------------------------------
 
 # One dict per pass: ns, cpu_ns (of the thread), pairs, memory_calls, host_waits,
-# peak_reserved, peak_requested, failed_at (-1: none), address_now
+# peak_reserved, peak_requested, failed_at (-1: none), address_now, touched (bytes)
 def replay(
     device: Device,
     pool: Pool | None,

@@ -38,6 +38,7 @@ __all__ = [
 
 VARIABLE: Final = "GPUMEM_CONF"
 HOST_DEVICES_MAX: Final = 64
+STEAL_MOST: Final = 1000
 
 # ---- parsers: from a value of a call, and from a word of the variable ----------------
 
@@ -85,6 +86,21 @@ def _one_of(*names: str) -> Callable[[object, str], str]:
     return parse
 
 
+def _steal(value: object, argument: str) -> str | float:
+    accepted = (
+        f"{argument} must be 'never', 'always' or a number from 0 to {STEAL_MOST}"
+    )
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise TypeError(f"{accepted}, not {value!r}")
+    if isinstance(value, str):
+        if value not in ("never", "always"):
+            raise ValueError(f"{accepted}, not {value!r}")
+        return value
+    if not 0 <= value <= STEAL_MOST:
+        raise ValueError(f"{accepted}, not {value!r}")
+    return float(value)
+
+
 def _path(value: object, argument: str) -> str:
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(f"{argument} must be the path of a folder, not {value!r}")
@@ -110,6 +126,13 @@ def _word_number(text: str, argument: str) -> object:
         return float(text)
     except ValueError:
         raise ValueError(f"{argument} must be a number, not {text!r}") from None
+
+
+def _word_or_number(text: str, argument: str) -> object:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _word_count(text: str, argument: str) -> object:
@@ -215,8 +238,10 @@ OPTIONS: Final[Mapping[str, Option]] = {
             "False: take all memory within the limit when the pool is made",
         ),
         _option(
-            "steal", "never", _one_of("never"), _word, "pool",
-            "when free pages of other arenas are taken; 'never' is all there is so far",
+            "steal", 0.05, _steal, _word_or_number, "pool",
+            "when pages of free blocks move to where pages are missing: 'always' "
+            "before the pool grows, 'never', or a number r: once more than (1 + r) "
+            "times the peak is reserved",
         ),
         _option(
             "cross_stream", "done", _one_of("done", "wait", "never"), _word, "live",

@@ -11,7 +11,7 @@ import argparse
 import json
 import statistics
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from . import _core
@@ -50,7 +50,7 @@ class ReplayRow:
         Calls of the device for memory, addresses or waiting, as the device counts
         them: ``"first"`` and last (``"warm"``) pass.
     address_space
-        Addresses reserved at the end.
+        Addresses that ever had memory, up to the highest in each reserved range.
     host_waits
         Waits of the host for the device, over all passes.
     ns_per_pair
@@ -103,6 +103,7 @@ class _Setting:
     lag: int
     steal: str | float
     passes: int
+    aliasing: bool = True
 
 
 def replay_trace(
@@ -110,8 +111,9 @@ def replay_trace(
     *,
     capacity: int | None = None,
     lag: int = 0,
-    steal: str | float = "never",
+    steal: str | float = 0.05,
     passes: int = 4,
+    aliasing: bool = True,
     find_capacity: bool = False,
 ) -> ReplayRow:
     """Return what replaying a trace on a fresh sim device shows.
@@ -129,6 +131,8 @@ def replay_trace(
     passes
         How often the trace runs on the same pool, 1 or more. What is alive at the end
         of a pass is freed before the next.
+    aliasing
+        May the device map one page at two places at once?
     find_capacity
         Also find the smallest capacity in which all passes complete, by bisection in
         pages; independent of ``capacity``.
@@ -140,7 +144,7 @@ def replay_trace(
     GpumemError
         The pool failed in another way than by running out of memory.
     """
-    setting = _Setting(capacity, lag, steal, passes)
+    setting = _Setting(capacity, lag, steal, passes, aliasing)
     bare = _bare(trace)
     requested = bare[0]["peak_requested"]
     rows = _run(trace, setting)
@@ -162,7 +166,7 @@ def replay_trace(
             "first": rows[0]["memory_calls"],
             "warm": rows[-1]["memory_calls"],
         },
-        address_space=rows[-1]["address_now"],
+        address_space=rows[-1]["touched"],
         host_waits=sum(row["host_waits"] for row in rows),
         ns_per_pair=max(0.0, _ns_per_pair(rows[1:] or rows) - _ns_per_pair(bare)),
         skipped=trace.skipped,
@@ -173,7 +177,9 @@ def replay_trace(
 
 def _run(trace: Trace, setting: _Setting) -> list[dict[str, int]]:
     """One dict for each pass that began."""
-    device = _core.open_sim(0, setting.capacity, lag=setting.lag)
+    device = _core.open_sim(
+        0, setting.capacity, lag=setting.lag, aliasing=setting.aliasing
+    )
     with Pool(device, steal=setting.steal) as pool:
         return _core.replay(
             device, pool, trace.operations, trace.ids, passes=setting.passes
@@ -197,7 +203,7 @@ def _min_capacity(
     page = _core.open_sim(0, None).page_size
 
     def completes(pages: int) -> bool:
-        tried = _Setting(pages * page, setting.lag, setting.steal, setting.passes)
+        tried = replace(setting, capacity=pages * page)
         return _run(trace, tried)[-1]["failed_at"] < 0
 
     low = -(-requested // page) - 1  # too few: the live blocks alone need more
@@ -232,7 +238,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also find the smallest capacity that completes",
     )
     parser.add_argument(
-        "--steal", default="never", metavar="WHEN", help="the pool's option (never)"
+        "--steal", default="0.05", metavar="WHEN", help="the pool's option (0.05)"
+    )
+    parser.add_argument(
+        "--no-aliasing",
+        dest="aliasing",
+        action="store_false",
+        help="the device maps a page at one place at a time",
     )
     parser.add_argument(
         "--lag",
@@ -282,6 +294,7 @@ def _setting(args: argparse.Namespace) -> _Setting:
         lag=_whole_number(args.lag, "lag", 0, _MOST_LAG),
         steal=steal,
         passes=_whole_number(args.passes, "passes", 1, _MOST_PASSES),
+        aliasing=args.aliasing,
     )
 
 
@@ -302,6 +315,7 @@ def _replay_file(path: str, setting: _Setting, find_capacity: bool) -> ReplayRow
             lag=setting.lag,
             steal=setting.steal,
             passes=setting.passes,
+            aliasing=setting.aliasing,
             find_capacity=find_capacity,
         )
     except OSError as error:

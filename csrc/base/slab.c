@@ -3,8 +3,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-#define SLAB_SIZE ((size_t)64 << 10)
+#define SMALL_SLAB ((size_t)64 << 10)
+#define LARGE_SLAB ((size_t)2 << 20) /* one huge page */
 
 /* The link to the next slab, padded so that nodes of 64 or 128 bytes begin at a cache
  * line. */
@@ -14,7 +16,7 @@ void
 gm_slab_init(gm_slab *slab, size_t node_size)
 {
     memset(slab, 0, sizeof(*slab));
-    GM_VERIFY(node_size > 0 && node_size <= SLAB_SIZE - SLAB_HEADER);
+    GM_VERIFY(node_size > 0 && node_size <= SMALL_SLAB - SLAB_HEADER);
     slab->node_size = (node_size + 15) & ~(size_t)15;
 }
 
@@ -41,41 +43,51 @@ retire_carve(gm_slab *slab)
     }
 }
 
-static inline size_t
-nodes_per_slab(const gm_slab *slab)
+/* A fresh slab of zeros, *size bytes; a large one once as much is in small ones. */
+static char *
+make_slab(const gm_slab *slab, size_t *size)
 {
-    return (SLAB_SIZE - SLAB_HEADER) / slab->node_size;
+    *size = slab->bytes < LARGE_SLAB ? SMALL_SLAB : LARGE_SLAB;
+    char *fresh = aligned_alloc(*size == LARGE_SLAB ? LARGE_SLAB : SLAB_HEADER, *size);
+    if (fresh != NULL) {
+        if (*size == LARGE_SLAB) {
+            (void)madvise(fresh, *size, MADV_HUGEPAGE); /* without: slower, no more */
+        }
+        memset(fresh, 0, *size);
+    }
+    return fresh;
 }
 
 static gm_status
 add_slab(gm_slab *slab)
 {
-    size_t nodes = nodes_per_slab(slab);
-    char *fresh = aligned_alloc(SLAB_HEADER, SLAB_SIZE);
+    size_t size;
+    char *fresh = make_slab(slab, &size);
     if (fresh == NULL) {
         return GM_NO_HOST_MEMORY;
     }
-    memset(fresh, 0, SLAB_SIZE);
+    size_t nodes = (size - SLAB_HEADER) / slab->node_size;
     retire_carve(slab);
     gm_slab_set_link(fresh, slab->slabs);
     slab->slabs = fresh;
-    slab->slab_count++;
     slab->carve = fresh + SLAB_HEADER;
     slab->carve_end = slab->carve + nodes * slab->node_size;
     slab->available += nodes;
+    slab->total += nodes;
+    slab->bytes += size;
     return GM_OK;
 }
 
 size_t
 gm_slab_live(const gm_slab *slab)
 {
-    return slab->slab_count * nodes_per_slab(slab) - slab->available;
+    return slab->total - slab->available;
 }
 
 size_t
 gm_slab_bytes(const gm_slab *slab)
 {
-    return slab->slab_count * SLAB_SIZE;
+    return slab->bytes;
 }
 
 gm_status

@@ -1,10 +1,11 @@
 /* slab.h - a source of equal nodes whose free never calls malloc.
  *
- * Nodes come from slabs of 64 KiB. A freed node goes onto a free list and is handed
- * out again first; slabs are given back only by gm_slab_destroy, so a pointer to a
- * node stays readable for the slab's life (type-stable memory), which lock-free
- * readers rely on. gm_slab_reserve secures nodes before a structure changes, so that
- * the commit that follows cannot fail.
+ * Nodes come from slabs of 64 KiB, and of 2 MiB once there are many: those ask for huge
+ * pages, because a walk over a million nodes misses the TLB more than the cache. A freed
+ * node goes onto a free list and is handed out again first; slabs are given back only by
+ * gm_slab_destroy, so a pointer to a node stays readable for the slab's life (type-stable
+ * memory), which lock-free readers rely on. gm_slab_reserve secures nodes before a
+ * structure changes, so that the commit that follows cannot fail.
  *
  * Thread-safety: none; the owner's lock guards it. Ownership: the slab owns every
  * node. Cost: O(1), amortised for growth. Fresh nodes are zeroed, reused ones keep
@@ -20,11 +21,12 @@
 #include "base/status.h"
 
 typedef struct gm_slab {
-    size_t node_size;  /* bytes, a multiple of 16 */
-    size_t available;  /* nodes on the free list plus those not carved yet */
-    size_t slab_count; /* slabs taken from malloc */
-    void *free_nodes;  /* linked through the first word of each node */
-    char *carve;       /* next node that was never handed out */
+    size_t node_size; /* bytes, a multiple of 16 */
+    size_t available; /* nodes on the free list plus those not carved yet */
+    size_t total;     /* nodes of all slabs */
+    size_t bytes;     /* taken from malloc */
+    void *free_nodes; /* linked through the first word of each node */
+    char *carve;      /* next node that was never handed out */
     char *carve_end;
     void *slabs; /* all slabs, linked through their first word */
 } gm_slab;

@@ -14,6 +14,7 @@ gm_arena_init(gm_arena *arena, bool small, size_t page_size, size_t max_split,
     *arena = (gm_arena){.small = small,
                         .page_size = page_size,
                         .max_split = max_split,
+                        .easy_alignment = GM_HEAP_GRANULE,
                         .nodes = nodes,
                         .owner = owner};
     gm_list_init(&arena->chunks);
@@ -48,6 +49,7 @@ gm_arena_add_chunk(gm_arena *arena, gm_chunk *chunk)
     block->size = chunk->size;
     block->uses = 0;
     block->freed_ns = 0;
+    block->freed_at = 0;
     atomic_store_explicit(&block->address, chunk->base, memory_order_relaxed);
     gm_block_set_state(block, GM_HEAP_FREE);
     chunk->arena = arena;
@@ -118,11 +120,9 @@ measure_slots(const gm_arena *arena, gm_placement *out, uint64_t *end)
     return true;
 }
 
-/* Fills *out for `size` bytes at the first aligned place in `block` without a zombie,
- * counting the missing pages. False when there is none. */
-static bool
-measure_placement(const gm_arena *arena, gm_block *block, size_t size, size_t alignment,
-                  gm_placement *out)
+bool
+gm_arena_measure_place(const gm_arena *arena, gm_block *block, size_t size,
+                       size_t alignment, gm_placement *out)
 {
     uint64_t start = gm_block_start(block);
     uint64_t place = start;
@@ -134,6 +134,15 @@ measure_placement(const gm_arena *arena, gm_block *block, size_t size, size_t al
         }
     } while (block->unmapped != 0 && !measure_slots(arena, out, &place));
     return true;
+}
+
+bool
+gm_arena_measure_place_at(const gm_arena *arena, gm_block *block, size_t size,
+                          size_t front, gm_placement *out)
+{
+    uint64_t zombie_end;
+    *out = (gm_placement){.block = block, .front = front, .size = size};
+    return block->unmapped == 0 || measure_slots(arena, out, &zombie_end);
 }
 
 /* With a split limit: may this free block serve this size? (As PyTorch's
@@ -176,7 +185,7 @@ find_sparse(const gm_arena *arena, size_t size, size_t alignment, gm_placement *
     gm_block *block = gm_free_index_next(&arena->sparse, size, NULL);
     while (block != NULL) {
         gm_placement placement;
-        if (measure_placement(arena, block, size, alignment, &placement) &&
+        if (gm_arena_measure_place(arena, block, size, alignment, &placement) &&
             (!found || placement.missing < out->missing ||
              (placement.missing == out->missing && block->size < out->block->size))) {
             *out = placement;
@@ -252,6 +261,7 @@ cut_front(gm_arena *arena, gm_block *block, size_t front)
     gm_block *lower = insert_below(arena, block, start, front);
     lower->uses = 0;
     lower->freed_ns = block->freed_ns;
+    lower->freed_at = block->freed_at;
     gm_block_set_state(lower, GM_HEAP_FREE);
     gm_arena_measure(arena, lower, &lower->unmapped, &lower->mapped_prefix);
     gm_block_set_unmapped(lower, lower->unmapped);
@@ -298,6 +308,9 @@ gm_arena_place(gm_arena *arena, const gm_placement *placement)
 static gm_block *
 take_aligned(gm_arena *arena, size_t size, size_t alignment)
 {
+    if (gm_arena_is_tight(arena)) {
+        return NULL;
+    }
     gm_arena_file_loose(arena);
     gm_block *block = find_mapped(arena, size, alignment, false);
     if (block == NULL || !split_allows(arena, block, size)) {
@@ -332,7 +345,7 @@ find_best(const gm_arena *arena, size_t size)
 gm_block *
 gm_arena_take(gm_arena *arena, size_t size, size_t alignment)
 {
-    if (alignment > GM_HEAP_GRANULE) {
+    if (alignment > arena->easy_alignment) {
         return take_aligned(arena, size, alignment);
     }
     gm_block *block = find_best(arena, size);
@@ -361,26 +374,28 @@ drop_node(gm_arena *arena, gm_block *block)
 
 /* The free block below takes in `size` mapped bytes above it. */
 static void
-grow_up(gm_arena *arena, gm_block *lower, size_t size, uint64_t now_ns)
+grow_up(gm_arena *arena, gm_block *lower, size_t size, gm_moment now)
 {
     arena->free_blocks += !gm_arena_has_memory(arena, lower);
     if (lower->mapped_prefix == lower->size) {
         lower->mapped_prefix += size;
     }
     lower->size += size;
-    lower->freed_ns = now_ns;
+    lower->freed_ns = now.ns;
+    lower->freed_at = now.frees;
     gm_arena_reindex(arena, lower);
 }
 
 /* The free block above takes in `size` mapped bytes below it. */
 static void
-grow_down(gm_arena *arena, gm_block *upper, size_t size, uint64_t now_ns)
+grow_down(gm_arena *arena, gm_block *upper, size_t size, gm_moment now)
 {
     arena->free_blocks += !gm_arena_has_memory(arena, upper);
     move_start(upper, gm_block_start(upper) - size);
     upper->mapped_prefix += size;
     upper->size += size;
-    upper->freed_ns = now_ns;
+    upper->freed_ns = now.ns;
+    upper->freed_at = now.frees;
     gm_arena_reindex(arena, upper);
 }
 
@@ -406,7 +421,7 @@ join(gm_arena *arena, gm_block *lower, gm_block *upper)
 }
 
 void
-gm_arena_release(gm_arena *arena, gm_block *block, uint64_t now_ns)
+gm_arena_release(gm_arena *arena, gm_block *block, gm_moment now)
 {
     GM_ASSERT(gm_block_state_of(block) > GM_HEAP_FREE);
     gm_block *lower = block->prev;
@@ -415,19 +430,20 @@ gm_arena_release(gm_arena *arena, gm_block *block, uint64_t now_ns)
     arena->live_bytes -= size;
     if (gm_block_is_free(lower)) {
         drop_node(arena, block);
-        grow_up(arena, lower, size, now_ns);
+        grow_up(arena, lower, size, now);
         if (gm_block_is_free(upper)) {
             join(arena, lower, upper);
         }
     }
     else if (gm_block_is_free(upper)) {
         drop_node(arena, block);
-        grow_down(arena, upper, size, now_ns);
+        grow_down(arena, upper, size, now);
     }
     else {
         gm_block_set_unmapped(block, 0);
         block->mapped_prefix = size;
-        block->freed_ns = now_ns;
+        block->freed_ns = now.ns;
+        block->freed_at = now.frees;
         gm_block_set_state(block, GM_HEAP_FREE);
         gm_arena_index(arena, block);
     }

@@ -38,11 +38,14 @@
 #define GM_UNSPLIT_SLACK ((size_t)20 << 20)
 
 struct gm_arena {
-    bool small;       /* blocks up to 256 KiB */
-    size_t page_size; /* bytes; 0: whole chunks */
-    size_t max_split; /* bytes; whole chunks only; SIZE_MAX: split all */
-    gm_slab *nodes;   /* borrowed from the lane */
-    void *owner;      /* the lane, stored in each chunk */
+    bool small;            /* blocks up to 256 KiB */
+    size_t page_size;      /* bytes; 0: whole chunks */
+    size_t max_split;      /* bytes; whole chunks only; SIZE_MAX: split all */
+    size_t easy_alignment; /* up to this gm_arena_take makes no detour: the granule; 0
+                              while blocks are placed tightly */
+    size_t tight_left;     /* so many blocks more; SIZE_MAX: all */
+    gm_slab *nodes;        /* borrowed from the lane */
+    void *owner;           /* the lane, stored in each chunk */
     gm_free_index mapped;
     gm_block *loose; /* Note [The loose block] */
     gm_free_index sparse;
@@ -91,6 +94,36 @@ gm_arena_chunk_is_idle(const gm_chunk *chunk);
 bool
 gm_arena_find(gm_arena *arena, size_t size, size_t alignment, gm_placement *out);
 
+/* The same by another rule: the place that takes the fewest pages which no live block
+ * touches yet (arena_tight.c). `stay`: among equals prefer pages that are there. Pre:
+ * paged. Cost: the number of free blocks that are long enough. */
+bool
+gm_arena_find_tight(gm_arena *arena, size_t size, size_t alignment, bool stay,
+                    gm_placement *out);
+
+/* The next `blocks` blocks shall be placed by that rule: gm_arena_take serves none. */
+static inline void
+gm_arena_set_tight(gm_arena *arena, size_t blocks)
+{
+    arena->easy_alignment = 0;
+    arena->tight_left = blocks;
+}
+
+static inline bool
+gm_arena_is_tight(const gm_arena *arena)
+{
+    return arena->easy_alignment == 0;
+}
+
+/* One of them is about to be placed. */
+static inline void
+gm_arena_count_tight(gm_arena *arena)
+{
+    if (arena->tight_left != SIZE_MAX && --arena->tight_left == 0) {
+        arena->easy_alignment = GM_HEAP_GRANULE;
+    }
+}
+
 /* Cuts the block out and returns it USED. Pre: found by gm_arena_find, nothing changed
  * since, no page is missing any more, gm_slab_reserve(nodes, 2). */
 gm_block *
@@ -101,12 +134,19 @@ gm_arena_place(gm_arena *arena, const gm_placement *placement);
 gm_block *
 gm_arena_take(gm_arena *arena, size_t size, size_t alignment);
 
+/* When a block became free, by two clocks: the device's in nanoseconds, and the lane's
+ * number of frees, which says what its last use stands before. */
+typedef struct gm_moment {
+    uint64_t ns;
+    uint64_t frees;
+} gm_moment;
+
 /* Makes a block FREE and merges it with free neighbours. Pre: live. */
 void
-gm_arena_release(gm_arena *arena, gm_block *block, uint64_t now_ns);
+gm_arena_release(gm_arena *arena, gm_block *block, gm_moment now);
 
 /* Pages have come to [first_slot, first_slot + count) of the chunk, named in
- * slots[].page: those that were FREE_VA become MAPPED. All lie under one free block,
+ * slots[].frame: those that were FREE_VA become MAPPED. All lie under one free block,
  * `block`. */
 void
 gm_arena_commit_pages(gm_arena *arena, gm_block *block, size_t first_slot,
@@ -117,18 +157,37 @@ size_t
 gm_arena_inner_slots(const gm_arena *arena, const gm_block *block, size_t *first_slot);
 
 /* The page of each MAPPED slot in [first_slot, first_slot + count) has left: the slots
- * become FREE_VA. All are whole slots under `block`, FREE. */
+ * become FREE_VA, or ZOMBIE if the page is still mapped there. All are whole slots under
+ * `block`, FREE. */
 void
-gm_arena_remove_pages(gm_arena *arena, gm_block *block, size_t first_slot,
+gm_arena_remove_pages(gm_arena *arena, gm_block *block, size_t first_slot, size_t count,
+                      gm_slot_state left_as);
+
+/* ZOMBIE slots become MAPPED again: their pages were not given elsewhere after all. As
+ * above. */
+void
+gm_arena_revive_pages(gm_arena *arena, gm_block *block, size_t first_slot,
                       size_t count);
+
+/* ZOMBIE slots of a chunk were unmapped: they become FREE_VA. */
+void
+gm_arena_bury_pages(gm_chunk *chunk, size_t first_slot, size_t count);
+
+/* The free blocks that may have whole slots with pages, smallest class first; NULL
+ * begins, NULL ends. A block that was returned may lose pages only after the next one
+ * was asked for. */
+gm_block *
+gm_arena_next_cached(gm_arena *arena, gm_block *block);
 
 /* The largest block that could be taken, in bytes. Cost: the length of one list. */
 size_t
 gm_arena_largest(const gm_arena *arena);
 
-/* Bytes of ZOMBIE slots. Cost: the number of chunks. */
-size_t
-gm_arena_zombie_bytes(const gm_arena *arena);
+/* Bytes of ZOMBIE slots, and of addresses up to the highest of each chunk that ever had a
+ * page. Cost: the number of chunks. */
+void
+gm_arena_measure_chunks(const gm_arena *arena, size_t *zombie_bytes,
+                        size_t *touched_bytes);
 
 /* Free mapped bytes. */
 static inline size_t

@@ -35,6 +35,17 @@ void
 gm_arena_measure(const gm_arena *arena, const gm_block *block, uint32_t *unmapped,
                  size_t *mapped_prefix);
 
+/* Fills *out for `size` bytes at the first aligned place in `block` without a zombie,
+ * counting the missing pages. False when there is none. */
+bool
+gm_arena_measure_place(const gm_arena *arena, gm_block *block, size_t size,
+                       size_t alignment, gm_placement *out);
+
+/* The same for the place `front` bytes above the block's start, and no other. */
+bool
+gm_arena_measure_place_at(const gm_arena *arena, gm_block *block, size_t size,
+                          size_t front, gm_placement *out);
+
 /* Moves mapped_prefix over slots that are mapped now. Cost: O(slots passed). */
 void
 gm_arena_extend_prefix(const gm_arena *arena, gm_block *block);

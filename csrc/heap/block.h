@@ -77,8 +77,9 @@ struct gm_block {
     uint32_t uses;     /* recorded streams (USED) or events awaited (PENDING) */
     uint32_t unmapped; /* FREE */
     union {
-        struct {                  /* FREE */
-            uint64_t freed_ns;    /* the device's clock; of merged blocks the latest */
+        struct {               /* FREE */
+            uint64_t freed_ns; /* the device's clock; of merged blocks the latest */
+            uint64_t freed_at; /* the lane's count of frees; of merged ones as well */
             gm_index_link sparse; /* if partial */
             uint32_t sparse_slot; /* if partial */
         };

@@ -124,6 +124,7 @@ gm_chunk_retire(gm_chunk *chunk)
     chunk->slot_count = 0;
     chunk->mapped_slots = 0;
     chunk->zombie_slots = 0;
+    chunk->touched_slots = 0;
     chunk->first = NULL;
     gm_mutex_lock(&retired_lock);
     chunk->next_retired = retired_chunks;

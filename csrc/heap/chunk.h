@@ -26,9 +26,13 @@ typedef enum gm_slot_state {
     GM_SLOT_ZOMBIE = 2, /* mapped, the page already given elsewhere */
 } gm_slot_state;
 
+/* A page of the device and what its pool knows of it; opaque here. */
+typedef struct gm_frame gm_frame;
+
 typedef struct gm_slot {
-    uint64_t page;  /* the device's name for it; 0: none. Set before the state while a
-                       page is being brought in */
+    gm_frame
+        *frame;     /* NULL: none. Set before the state while a page is brought in; of a
+                        zombie the page that is still mapped here */
     uint32_t state; /* gm_slot_state */
     uint32_t reserved;
 } gm_slot;
@@ -43,8 +47,9 @@ struct gm_chunk {
     bool paged;
     size_t slot_count;
     size_t mapped_slots;
-    size_t zombie_slots; /* their addresses can be neither used nor given back */
-    gm_slot *slots;      /* owned; NULL in a whole chunk */
+    size_t zombie_slots;  /* their addresses can be neither used nor given back */
+    size_t touched_slots; /* no slot from here on ever had a page */
+    gm_slot *slots;       /* owned; NULL in a whole chunk */
     unsigned start_shift;
     _Atomic size_t start_count;
     _Atomic(_Atomic(gm_block *) *) starts;

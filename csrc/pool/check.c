@@ -95,6 +95,16 @@ change_count_locked(const gm_page_pool *pages)
     return pages->in_flight == 0 && pages->leaving == 0 ? pages->changes : UINT64_MAX;
 }
 
+static size_t
+free_pages_locked(const gm_page_pool *pages)
+{
+    size_t count = 0;
+    for (const gm_frame *frame = pages->free; frame != NULL; frame = frame->next) {
+        count++;
+    }
+    return count;
+}
+
 /* The page pool's own sums, and those of the walk unless pages came or went since
  * `before`. */
 static const char *
@@ -112,7 +122,9 @@ check_page_pool(gm_pool *pool, const check_walk *walk, uint64_t before)
     if (pages->reserved.current != created + pages->whole_bytes) {
         broken = "reserved bytes differ from the pages and segments that exist";
     }
-    else if (pages->count > pages->created || pages->created > pages->capacity) {
+    else if (pages->count > pages->created ||
+             pages->count != free_pages_locked(pages) ||
+             pages->created > gm_slab_live(&pages->frames)) {
         broken = "the stack of free pages is larger than the pages that exist";
     }
     else if (quiet && created != walk->mapped_bytes + pages->count * pool->page_size) {

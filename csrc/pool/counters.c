@@ -199,7 +199,10 @@ sum_lane(gm_lane *lane, void *argument)
         sum_row(&out->reserved_bytes, i, &lane->shelves[i].segment_bytes, true);
         out->cached_bytes += gm_arena_cached_bytes(&lane->shelves[i].arena);
         out->address_bytes += lane->shelves[i].arena.address_bytes;
-        out->zombies += gm_arena_zombie_bytes(&lane->shelves[i].arena);
+        size_t zombies, touched;
+        gm_arena_measure_chunks(&lane->shelves[i].arena, &zombies, &touched);
+        out->zombies += zombies;
+        out->touched_bytes += touched;
     }
     const gm_tally *used = &lane->peaks.used, *active = &lane->peaks.active;
     out->allocation.all.peak += used->blocks;
@@ -254,6 +257,8 @@ gm_pool_read_stats(gm_pool *pool, gm_pool_stats *out)
     out->num_sync_all_streams = atomic_load(&pool->waits);
     out->maps = atomic_load(&pool->maps);
     out->unmaps = atomic_load(&pool->unmaps);
+    out->stolen_bytes = atomic_load(&pool->stolen_bytes);
+    out->aliased_bytes = atomic_load(&pool->aliased_bytes);
     out->flushes = atomic_load(&pool->flushes);
     out->flushed_bytes = atomic_load(&pool->flushed_bytes);
     out->collections = atomic_load(&pool->collections);
@@ -342,9 +347,9 @@ gm_pool_reset_accumulated(gm_pool *pool)
     pages->retaken = 0;
     gm_mutex_unlock(&pages->lock);
     _Atomic uint64_t *counters[] = {
-        &pool->retries,       &pool->ooms,        &pool->waits,
-        &pool->flushes,       &pool->collections, &pool->bad_frees,
-        &pool->flushed_bytes, &pool->maps,        &pool->unmaps};
+        &pool->retries,     &pool->ooms,         &pool->waits,         &pool->flushes,
+        &pool->collections, &pool->bad_frees,    &pool->flushed_bytes, &pool->maps,
+        &pool->unmaps,      &pool->stolen_bytes, &pool->aliased_bytes};
     for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++) {
         atomic_store(counters[i], 0);
     }

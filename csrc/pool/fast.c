@@ -83,7 +83,8 @@ release_locked(gm_lane *lane, gm_shelf *shelf, gm_block *block) GM_REQUIRES(lane
     if (gm_pool_attention(pool, GM_POOL_HISTORY) != 0) {
         trace_completed(lane, block);
     }
-    gm_arena_release(&shelf->arena, block, device->ops->coarse_clock_ns(device));
+    gm_moment now = {.ns = device->ops->coarse_clock_ns(device), .frees = lane->frees};
+    gm_arena_release(&shelf->arena, block, now);
     gm_count_cached(shelf);
 }
 

@@ -146,11 +146,19 @@ gm_lane_create(gm_pool *pool, gm_lane **out);
 void
 gm_lane_destroy(gm_lane *lane);
 
+/* What an attempt may do for pages that its place misses. */
+typedef struct gm_terms {
+    bool grow;    /* ask the device also for pages that should be stolen */
+    size_t force; /* bytes to steal whatever options.steal says: nothing else is left */
+    uint64_t demand; /* bytes used at the pool's peak, or with this request if more */
+} gm_terms;
+
 /* A block from the cache, or with pages or a segment of the device. On
  * GM_OUT_OF_MEMORY *shortage says what was missing. */
 GM_NODISCARD gm_status
 gm_lane_allocate_locked(gm_lane *lane, const gm_request *request, size_t size,
-                        gm_shortage *shortage, gm_block **out) GM_REQUIRES(lane->lock);
+                        gm_terms terms, gm_shortage *shortage, gm_block **out)
+    GM_REQUIRES(lane->lock);
 
 /* A pending block's last event is done: it becomes free. */
 void
@@ -187,10 +195,15 @@ gm_block_lane(const gm_block *block)
 
 /* ---- source.c: memory of the device for a lane ----------------------------------- */
 
+/* Writes into the history that a piece of addresses has memory, or has none any more. */
+void
+gm_source_trace_locked(const gm_lane *lane, gm_trace_action action, gm_devptr address,
+                       size_t size) GM_REQUIRES(lane->lock);
+
 /* Brings in the pages that a placement misses. All or nothing. */
 GM_NODISCARD gm_status
 gm_source_fill_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placement,
-                      gm_shortage *shortage) GM_REQUIRES(lane->lock);
+                      gm_terms terms, gm_shortage *shortage) GM_REQUIRES(lane->lock);
 
 /* A new chunk with room for `size` bytes at `alignment`: addresses without pages, or a
  * whole segment. */
@@ -216,9 +229,13 @@ gm_source_unmap_locked(gm_lane *lane, gm_arena *arena, gm_block *block,
 void
 gm_page_pool_init(gm_pool *pool);
 
-/* One page: a free one, or a new one if `grow`. GM_OUT_OF_MEMORY sets *refusal. */
+/* Forgets the frames; the pages must be gone, or are leaked. */
+void
+gm_page_pool_destroy(gm_pool *pool);
+
+/* One page: a free one, or a new one. GM_OUT_OF_MEMORY sets *refusal. */
 GM_NODISCARD gm_status
-gm_page_pool_take(gm_pool *pool, bool grow, gm_page *out, gm_refusal *refusal);
+gm_page_pool_take(gm_pool *pool, gm_frame **out, gm_refusal *refusal);
 
 /* Could `pages` pages be had, free ones first? Nothing is asked of the device but how
  * much is free, and nothing changes: a request that cannot be served fails before it
@@ -226,9 +243,10 @@ gm_page_pool_take(gm_pool *pool, bool grow, gm_page *out, gm_refusal *refusal);
 GM_NODISCARD gm_status
 gm_page_pool_foresee(gm_pool *pool, size_t pages, gm_shortage *shortage);
 
-/* Returns a page that is mapped nowhere. */
+/* Returns a page that nobody owns and whose uses are all done. Zombies that map it need
+ * only to be unmapped. */
 void
-gm_page_pool_give(gm_pool *pool, gm_page page);
+gm_page_pool_give(gm_pool *pool, gm_frame *frame);
 
 /* A page that can be neither used nor destroyed: counted, never used again. */
 void
@@ -313,7 +331,6 @@ typedef struct gm_reclaim {
     uint64_t now_ns;
     size_t freed;     /* out: bytes of pages moved to the page pool or segments
                                given back */
-    size_t busy;      /* out: idle bytes whose stream is not done */
     gm_status status; /* out: first failure of the device */
 } gm_reclaim;
 
@@ -321,13 +338,49 @@ typedef struct gm_reclaim {
 void
 gm_reclaim_lane_locked(gm_lane *lane, gm_reclaim *reclaim) GM_REQUIRES(lane->lock);
 
+/* ---- steal.c --------------------------------------------------------------------- */
+
+/* Pages that a steal took while their last use is not done. */
+typedef struct gm_loot {
+    gm_frame *frames; /* linked, lowest place first */
+    size_t count;
+    gm_list zombies; /* gm_zombie: where they were */
+    size_t unmet;    /* pages that should have been stolen, but were not to be had */
+} gm_loot;
+
+/* Shall some of `missing` pages be stolen, or soon of others? */
+bool
+gm_steal_is_near_locked(gm_lane *lane, size_t missing, gm_terms terms)
+    GM_REQUIRES(lane->lock);
+
+/* Moves pages from free blocks of the lane to a placement that misses some, as far as
+ * options.steal and `terms` say so: those that are done to the page pool, others to
+ * *out. gm_steal_settle_locked follows. */
+void
+gm_steal_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placement,
+                gm_terms terms, gm_loot *out) GM_REQUIRES(lane->lock);
+
+/* The loot has found its place, or goes back to where it was. */
+void
+gm_steal_settle_locked(gm_lane *lane, gm_loot *loot, bool committed)
+    GM_REQUIRES(lane->lock);
+
+/* Unmaps zombies whose work is done. */
+void
+gm_steal_bury_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+
 /* ---- marker.c -------------------------------------------------------------------- */
+
+/* The work before so many frees of this lane is done. Records no mark. */
+uint64_t
+gm_lane_done_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
 
 /* Is the work before every free of this lane done? Records a mark if it may. */
 bool
 gm_lane_is_done_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
 
-/* An event to wait for so that gm_lane_is_done_locked comes true, or 0. */
+/* The event of the oldest mark that is not done, or 0: all is done, or nothing can be
+ * marked here. */
 gm_event
 gm_lane_marker_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
 
@@ -341,6 +394,10 @@ gm_lane_mark_locked(gm_lane *lane) GM_REQUIRES(lane->lock)
         gm_lane_mark_slow_locked(lane);
     }
 }
+
+/* The lane serves another stream: nothing was freed on that one. */
+void
+gm_lane_reset_marker_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
 
 /* The lane's stream retires: its last mark covers all later frees. False: no mark can be
  * had. */
@@ -364,6 +421,8 @@ typedef struct gm_ladder {
     uint64_t wait_left_ns;
     size_t reserved_before;
     gm_shortage shortage;
+    bool may_grow; /* false: other lanes' memory is to be had first */
+    bool force;    /* steal what is missing */
     bool climbed;
     bool settled;
 } gm_ladder;

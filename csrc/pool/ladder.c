@@ -21,7 +21,9 @@ gm_ladder_init(gm_ladder *ladder, gm_pool *pool)
 {
     *ladder = (gm_ladder){
         .wait_left_ns = atomic_load_explicit(&pool->oom_wait_ns, memory_order_relaxed),
-        .reserved_before = gm_page_pool_reserved(pool)};
+        .reserved_before = gm_page_pool_reserved(pool),
+        .may_grow = !pool->paged ||
+                    !atomic_load_explicit(&pool->many_lanes, memory_order_relaxed)};
 }
 
 /* The first sleep before the ladder looks around, and what a look costs of the time to
@@ -31,36 +33,52 @@ gm_ladder_init(gm_ladder *ladder, gm_pool *pool)
 
 /* ---- rungs ------------------------------------------------------------------- */
 
+/* Takes idle memory of lanes for one of them. */
+typedef struct lane_search {
+    const gm_lane
+        *wanting; /* its own pages stay: they may be where it wants to place */
+    gm_reclaim reclaim;
+} lane_search;
+
 static bool
 reclaim_visit(gm_lane *lane, void *argument)
 {
-    gm_reclaim *reclaim = argument;
-    gm_lane_drain_locked(lane);
-    gm_pending_poll_locked(lane);
-    gm_reclaim_lane_locked(lane, reclaim);
+    lane_search *search = argument;
+    gm_reclaim *reclaim = &search->reclaim;
+    if (lane != search->wanting || !lane->pool->paged) {
+        gm_lane_drain_locked(lane);
+        gm_pending_poll_locked(lane);
+        gm_reclaim_lane_locked(lane, reclaim);
+    }
     return reclaim->freed < reclaim->target;
 }
 
+/* Moves as much idle memory of other lanes to the page pool as was missing; of a pool of
+ * segments that of `lane` first, to the device. */
 static bool
 reclaim_idle(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
 {
-    gm_reclaim reclaim = {.target = ladder->shortage.bytes};
-    gm_mutex_lock(&lane->lock);
-    reclaim_visit(lane, &reclaim);
-    gm_mutex_unlock(&lane->lock);
-    if (reclaim.freed < reclaim.target &&
+    lane_search search = {.wanting = lane, .reclaim.target = ladder->shortage.bytes};
+    const gm_reclaim *reclaim = &search.reclaim;
+    if (!pool->paged) {
+        gm_mutex_lock(&lane->lock);
+        reclaim_visit(lane, &search);
+        gm_mutex_unlock(&lane->lock);
+    }
+    if (reclaim->freed < reclaim->target &&
         atomic_load_explicit(&pool->cross_stream, memory_order_relaxed) !=
             GM_CROSS_STREAM_NEVER) {
-        gm_lanes_visit(pool, reclaim_visit, &reclaim);
+        gm_lanes_visit(pool, reclaim_visit, &search);
     }
-    if (reclaim.status != GM_OK) {
-        gm_pool_report(reclaim.status, "take idle memory back");
+    if (reclaim->status != GM_OK) {
+        gm_pool_report(reclaim->status, "take idle memory back");
     }
-    if (reclaim.freed != 0) {
-        atomic_fetch_add(&pool->flushes, 1);
-        atomic_fetch_add(&pool->flushed_bytes, reclaim.freed);
+    if (reclaim->freed == 0) {
+        return false;
     }
-    return reclaim.freed != 0;
+    atomic_fetch_add(&pool->flushes, 1);
+    atomic_fetch_add(&pool->flushed_bytes, reclaim->freed);
+    return true;
 }
 
 /* What lanes wait for: an event to sleep on, and how much had come by itself. */
@@ -177,9 +195,18 @@ insert_waits(gm_lane *lane)
 bool
 gm_ladder_climb(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
 {
+    if (ladder->shortage.refusal == GM_REFUSED_POLICY) {
+        ladder->may_grow = true;
+        (void)reclaim_idle(ladder, pool, lane);
+        return true;
+    }
     if (!ladder->climbed) {
         ladder->climbed = true;
         atomic_fetch_add(&pool->retries, 1);
+    }
+    if (!ladder->force && pool->paged) {
+        ladder->force = true;
+        return true;
     }
     if (reclaim_idle(ladder, pool, lane)) {
         return true;

@@ -20,6 +20,8 @@ gm_lane_create(gm_pool *pool, gm_lane **out)
     gm_slab_init(&lane->watches_slab, sizeof(gm_watch));
     gm_list_init(&lane->watches);
     gm_list_init(&lane->idle_uses);
+    gm_slab_init(&lane->zombie_slab, sizeof(gm_zombie));
+    gm_list_init(&lane->zombies);
     size_t page_size = pool->paged ? pool->page_size : 0;
     size_t max_split = pool->paged ? SIZE_MAX : pool->options.max_split;
     gm_status status = gm_arena_init(&lane->shelves[GM_SMALL].arena, true, page_size,
@@ -34,6 +36,9 @@ gm_lane_create(gm_pool *pool, gm_lane **out)
     if (status != GM_OK) {
         free(lane);
         return status;
+    }
+    if (pool->paged && pool->options.steal == GM_STEAL_ALWAYS) {
+        gm_arena_set_tight(&lane->shelves[GM_LARGE].arena, SIZE_MAX);
     }
     *out = lane;
     return GM_OK;
@@ -50,9 +55,12 @@ destroy_events(gm_lane *lane)
         gm_status result = device->ops->event_destroy(device, use->event);
         status = result != GM_OK ? result : status;
     }
-    if (lane->marker.event != 0) {
-        gm_status result = device->ops->event_destroy(device, lane->marker.event);
-        status = result != GM_OK ? result : status;
+    for (unsigned i = 0; i < GM_FENCES; i++) {
+        gm_event event = lane->marker.fences[i].event;
+        if (event != 0) {
+            gm_status result = device->ops->event_destroy(device, event);
+            status = result != GM_OK ? result : status;
+        }
     }
     if (status != GM_OK) {
         gm_pool_report(status, "destroy an event");
@@ -84,14 +92,41 @@ gm_lane_destroy(gm_lane *lane)
     gm_slab_destroy(&lane->nodes);
     gm_slab_destroy(&lane->uses);
     gm_slab_destroy(&lane->watches_slab);
+    gm_slab_destroy(&lane->zombie_slab);
     free(lane);
 }
 
 /* ---- allocating ------------------------------------------------------------------ */
 
+/* So many blocks are placed tightly once pages are short. */
+#define TIGHT_SPELL 2048u
+
+/* Where a block goes. While pages are short, places are chosen tightly: that search costs
+ * more, and is only worth it where every page counts. Not in a small arena, where pages
+ * are few and blocks are many. If all blocks are placed so and moves leave zombies, pages
+ * that are there are preferred. */
+static bool
+find_place(gm_lane *lane, gm_arena *arena, size_t size, size_t alignment,
+           gm_terms terms, gm_placement *out) GM_REQUIRES(lane->lock)
+{
+    bool stay = lane->behind && lane->pool->options.steal == GM_STEAL_ALWAYS;
+    if (gm_arena_is_tight(arena)) {
+        gm_arena_count_tight(arena);
+        return gm_arena_find_tight(arena, size, alignment, stay, out);
+    }
+    if (!gm_arena_find(arena, size, alignment, out)) {
+        return false;
+    }
+    if (!arena->small && gm_steal_is_near_locked(lane, out->missing, terms)) {
+        gm_arena_set_tight(arena, TIGHT_SPELL);
+        (void)gm_arena_find_tight(arena, size, alignment, stay, out);
+    }
+    return true;
+}
+
 gm_status
 gm_lane_allocate_locked(gm_lane *lane, const gm_request *request, size_t size,
-                        gm_shortage *shortage, gm_block **out)
+                        gm_terms terms, gm_shortage *shortage, gm_block **out)
 {
     gm_shelf *shelf = gm_lane_shelf(lane, size);
     gm_arena *arena = &shelf->arena;
@@ -99,14 +134,14 @@ gm_lane_allocate_locked(gm_lane *lane, const gm_request *request, size_t size,
     size_t alignment = gm_request_alignment(request);
     *shortage = (gm_shortage){0};
     GM_TRY(gm_slab_reserve(&lane->nodes, 2));
-    if (!gm_arena_find(arena, size, alignment, &placement)) {
+    if (!find_place(lane, arena, size, alignment, terms, &placement)) {
         GM_TRY(gm_source_add_chunk_locked(lane, arena, size, alignment, shortage));
         GM_TRY(gm_slab_reserve(&lane->nodes, 2));
-        if (!gm_arena_find(arena, size, alignment, &placement)) {
+        if (!find_place(lane, arena, size, alignment, terms, &placement)) {
             return GM_NO_ADDRESS;
         }
     }
-    GM_TRY(gm_source_fill_locked(lane, arena, &placement, shortage));
+    GM_TRY(gm_source_fill_locked(lane, arena, &placement, terms, shortage));
     *out = gm_arena_place(arena, &placement);
     gm_lane_hand_out_locked(lane, shelf, request, *out);
     return GM_OK;

@@ -49,10 +49,8 @@ open_locked(gm_pool *pool, gm_stream stream, uint64_t identity, gm_arena_kind ki
     gm_mutex_lock(&lane->lock);
     lane->stream = stream;
     lane->retired = false;
-    lane->marker = (gm_marker){.event = lane->marker.event};
-    lane->frees = 0;
+    gm_lane_reset_marker_locked(lane);
     gm_peaks_join(lane);
-    lane->marks_wanted = 0;
     gm_mutex_unlock(&lane->lock);
     atomic_store_explicit(&lane->identity, identity, memory_order_relaxed);
     atomic_store_explicit(&lane->kind, (uint32_t)kind, memory_order_relaxed);

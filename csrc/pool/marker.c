@@ -1,8 +1,10 @@
-/* marker.c - is a lane's stream done with what was freed on it?
+/* marker.c - how far is a lane's stream with what was freed on it?
  *
  * A free block was used on its lane's stream up to its free, so one mark on that stream,
  * recorded after the last free, covers them all. A mark is recorded when somebody wants
- * to know, and only then.
+ * to know, and only then. Marks that are not done yet stay in a ring, so that asking
+ * often does not put the answer off: the work before the first mark is done before that
+ * before the second.
  *
  * Note [Streams of one thread]
  * The handle of the per-thread default stream means another stream in each thread: a
@@ -29,32 +31,42 @@ is_of_this_thread(const gm_lane *lane)
            atomic_load_explicit(&lane->identity, memory_order_relaxed);
 }
 
-/* All frees are covered. */
-static bool
-is_fresh(const gm_lane *lane)
+static inline gm_fence *
+fence_at(gm_marker *marker, unsigned index)
 {
-    const gm_marker *marker = &lane->marker;
-    return marker->final || (marker->recorded && marker->frees == lane->frees);
+    return &marker->fences[(marker->first + index) % GM_FENCES];
 }
 
-/* Marks all work that is now on the lane's stream. Pre: of this thread. */
+/* All frees are covered by a mark. */
 static bool
-record_marker(gm_lane *lane)
+is_fresh(gm_lane *lane)
+{
+    gm_marker *marker = &lane->marker;
+    return marker->done >= lane->frees ||
+           (marker->count != 0 &&
+            fence_at(marker, marker->count - 1)->frees >= lane->frees);
+}
+
+/* Marks all work that is now on the lane's stream, as covering `frees`. A full ring gives
+ * up its newest mark for it. Pre: of this thread. */
+static bool
+record_fence(gm_lane *lane, uint64_t frees)
 {
     gm_marker *marker = &lane->marker;
     gm_device *device = lane->pool->device;
-    if (marker->event == 0 &&
-        device->ops->event_create(device, &marker->event) != GM_OK) {
-        marker->event = 0;
+    bool full = marker->count == GM_FENCES;
+    gm_fence *fence = fence_at(marker, full ? GM_FENCES - 1 : marker->count);
+    if (fence->event == 0 &&
+        device->ops->event_create(device, &fence->event) != GM_OK) {
+        fence->event = 0;
         return false;
     }
-    if (device->ops->event_record(device, marker->event, lane->stream) != GM_OK) {
-        marker->recorded = false;
+    if (device->ops->event_record(device, fence->event, lane->stream) != GM_OK) {
+        marker->count -= full; /* what it marks now is unknown */
         return false;
     }
-    marker->recorded = true;
-    marker->done = false;
-    marker->frees = lane->frees;
+    fence->frees = frees;
+    marker->count += !full;
     return true;
 }
 
@@ -69,33 +81,51 @@ refresh_marker(gm_lane *lane)
         lane->marks_wanted = MARKS_OF_A_WISH;
         return false;
     }
-    return record_marker(lane);
+    return record_fence(lane, lane->frees);
+}
+
+static void
+poll_fences(gm_lane *lane)
+{
+    gm_marker *marker = &lane->marker;
+    gm_device *device = lane->pool->device;
+    while (marker->count != 0) {
+        const gm_fence *fence = fence_at(marker, 0);
+        if (device->ops->event_query(device, fence->event) != GM_OK) {
+            return;
+        }
+        marker->done = fence->frees > marker->done ? fence->frees : marker->done;
+        marker->first = (marker->first + 1) % GM_FENCES;
+        marker->count--;
+    }
+}
+
+uint64_t
+gm_lane_done_locked(gm_lane *lane)
+{
+    poll_fences(lane);
+    return lane->marker.done;
 }
 
 bool
 gm_lane_is_done_locked(gm_lane *lane)
 {
-    gm_device *device = lane->pool->device;
     if (lane->frees == 0) {
         return true;
     }
     if (!refresh_marker(lane)) {
         return false;
     }
-    if (!lane->marker.done) {
-        lane->marker.done =
-            device->ops->event_query(device, lane->marker.event) == GM_OK;
-    }
-    return lane->marker.done;
+    return gm_lane_done_locked(lane) >= lane->frees;
 }
 
 gm_event
 gm_lane_marker_locked(gm_lane *lane)
 {
-    if (gm_lane_is_done_locked(lane) || !is_fresh(lane)) {
+    if (gm_lane_is_done_locked(lane) || lane->marker.count == 0) {
         return 0;
     }
-    return lane->marker.event;
+    return fence_at(&lane->marker, 0)->event;
 }
 
 void
@@ -104,17 +134,27 @@ gm_lane_mark_slow_locked(gm_lane *lane)
     if (lane->frees != 0 && !is_fresh(lane) && is_of_this_thread(lane) &&
         !gm_lane_is_capturing_locked(lane)) {
         lane->marks_wanted--;
-        (void)record_marker(lane);
+        (void)record_fence(lane, lane->frees);
     }
+}
+
+void
+gm_lane_reset_marker_locked(gm_lane *lane)
+{
+    gm_marker *marker = &lane->marker;
+    marker->count = 0;
+    marker->done = 0;
+    marker->asked_by = 0;
+    lane->marks_wanted = 0;
+    lane->frees = 0;
 }
 
 bool
 gm_lane_mark_last_locked(gm_lane *lane)
 {
-    if (!record_marker(lane)) {
+    if (!record_fence(lane, UINT64_MAX)) {
         return false;
     }
-    lane->marker.final = true;
     lane->marks_wanted = 0;
     return true;
 }
@@ -162,11 +202,8 @@ answer_visit(gm_lane *lane, void *argument)
 {
     settlement *self = argument;
     gm_marker *marker = &lane->marker;
-    if (marker->asked_by == self->number &&
-        (!marker->recorded || marker->frees < marker->asked_frees)) {
-        marker->recorded = true;
-        marker->done = true;
-        marker->frees = marker->asked_frees;
+    if (marker->asked_by == self->number && marker->done < marker->asked_frees) {
+        marker->done = marker->asked_frees;
         self->lanes++;
     }
     return true;

@@ -15,6 +15,9 @@
 #include "pool/pool.h"
 
 #define GM_LANE_CACHE 64u /* power of two */
+#define GM_FENCES 32u     /* power of two */
+/* Steals may take one part in so many of a pool's life. */
+#define GM_STEAL_TIME_SHARE 100u
 #define GM_ALIGNMENT_LIMIT ((size_t)1 << 30)
 
 enum {
@@ -99,15 +102,33 @@ typedef struct gm_watch {
 } gm_watch;
 
 /* A mark on the lane's own stream: all frees up to `frees` are covered by `event`. */
+typedef struct gm_fence {
+    gm_event event; /* 0: not made yet; stays with its place in the ring */
+    uint64_t frees; /* gm_lane.frees when it was recorded; UINT64_MAX: the last one, it
+                       covers all later frees, too */
+} gm_fence;
+
+/* How far the lane's stream has come with what was freed on it. Marks are done in the
+ * order in which they were recorded. */
 typedef struct gm_marker {
-    gm_event event;
-    uint64_t frees; /* value of gm_lane.frees when it was recorded */
-    bool recorded;
-    bool done;            /* it was seen done */
-    bool final;           /* recorded when the stream retired: covers all later frees */
+    gm_fence fences[GM_FENCES]; /* a ring: recorded, not seen done; oldest first */
+    unsigned first;
+    unsigned count;
+    uint64_t done;        /* the work before this many frees is done */
     uint64_t asked_by;    /* the newest gm_lanes_settle that looked at this lane ... */
     uint64_t asked_frees; /* ... and what gm_lane.frees was then */
 } gm_marker;
+
+/* Slots whose page was given elsewhere, in the order of their last uses. */
+typedef struct gm_zombie {
+    gm_list link; /* in gm_lane.zombies */
+    gm_arena *arena;
+    gm_chunk *chunk;
+    gm_block *block; /* valid until the steal that made it commits */
+    size_t first_slot;
+    size_t count;
+    uint64_t frees; /* they may be unmapped when the work before that many is done */
+} gm_zombie;
 
 typedef struct gm_lane {
     gm_mutex lock;
@@ -133,6 +154,9 @@ typedef struct gm_lane {
     gm_tally surveyed; /* used, when the lanes were last summed; lanes lock */
     uint64_t frees GM_GUARDED_BY(lock); /* blocks that became free, ever */
     gm_marker marker GM_GUARDED_BY(lock);
+    gm_list zombies GM_GUARDED_BY(lock); /* gm_zombie */
+    bool behind GM_GUARDED_BY(lock); /* the last steal took pages that were not done */
+    gm_slab zombie_slab GM_GUARDED_BY(lock);
     size_t pending_blocks GM_GUARDED_BY(lock); /* of both arenas */
     uint64_t deferred_frees GM_GUARDED_BY(lock);
 } gm_lane;
@@ -143,6 +167,7 @@ typedef enum gm_refusal {
     GM_REFUSED_LIMIT,
     GM_REFUSED_HEADROOM,
     GM_REFUSED_DEVICE,
+    GM_REFUSED_POLICY, /* not asked for: other memory is to be had first */
 } gm_refusal;
 
 /* What an attempt was short of; the ladder reclaims that much. */
@@ -151,12 +176,21 @@ typedef struct gm_shortage {
     size_t bytes;
 } gm_shortage;
 
+/* A page of the device. It belongs to one MAPPED slot, or to a placement on its way, or is
+ * free in the page pool. ZOMBIE slots may still map it besides. */
+struct gm_frame {
+    gm_frame *next; /* first word: below it on the stack of free pages, or in a loot */
+    gm_page page;
+    _Atomic uint32_t zombies; /* slots that map it and do not own it */
+    bool looted;              /* not committed yet: its last owner may get it back */
+};
+
 /* Pages without an address, and what is reserved. */
 typedef struct gm_page_pool {
     gm_mutex lock;
-    gm_page *pages GM_GUARDED_BY(lock); /* free pages, a stack; owned */
+    gm_frame *free GM_GUARDED_BY(lock); /* a stack */
     size_t count GM_GUARDED_BY(lock);
-    size_t capacity GM_GUARDED_BY(lock);  /* >= pages created: giving never allocates */
+    gm_slab frames GM_GUARDED_BY(lock);   /* of every page that exists */
     size_t created GM_GUARDED_BY(lock);   /* pages that exist, placed ones included */
     gm_stat reserved GM_GUARDED_BY(lock); /* bytes */
     size_t in_flight GM_GUARDED_BY(lock); /* bytes being asked of the device now; counts
@@ -210,7 +244,10 @@ struct gm_pool {
     _Atomic uint64_t oom_wait_ns;
 
     _Atomic uint64_t retries, ooms, waits, flushes, flushed_bytes, collections,
-        bad_frees, maps, unmaps;
+        bad_frees, maps, unmaps, stolen_bytes, aliased_bytes;
+    uint64_t created_ns;        /* by the device's clock */
+    _Atomic uint64_t steal_ns;  /* how long steals took, in all */
+    _Atomic uint64_t peak_used; /* bytes; with many lanes as of the last survey */
 
     gm_trace *trace; /* owned */
     _Atomic(gm_pool_observer) observer;

@@ -8,7 +8,8 @@ gm_pool_options_init(gm_pool_options *options)
 {
     *options = (gm_pool_options){
         .limit = SIZE_MAX,
-        .steal = GM_STEAL_NEVER,
+        .steal = GM_STEAL_RATIO,
+        .steal_ratio = 0.05,
         .cross_stream = GM_CROSS_STREAM_DONE,
         .gc_on_pressure = true,
         .oom_wait_ns = 10 * NANOSECONDS,
@@ -27,7 +28,9 @@ gm_pool_options_validate(const gm_pool_options *options, const char **name)
     else if (options->reserve > options->limit) {
         bad = "reserve";
     }
-    else if (options->steal != GM_STEAL_NEVER) {
+    else if ((unsigned)options->steal > GM_STEAL_RATIO ||
+             (options->steal == GM_STEAL_RATIO &&
+              !(options->steal_ratio >= 0 && options->steal_ratio <= GM_STEAL_MOST))) {
         bad = "steal";
     }
     else if ((unsigned)options->cross_stream > GM_CROSS_STREAM_NEVER) {

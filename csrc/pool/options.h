@@ -12,11 +12,15 @@
 
 #include "base/status.h"
 
+/* When pages of free blocks are moved to where pages are missing (pool/steal.c). */
 typedef enum gm_steal_mode {
-    GM_STEAL_NEVER = 0,
-    GM_STEAL_ALWAYS = 1,
-    GM_STEAL_RATIO = 2,
+    GM_STEAL_NEVER = 0,  /* only when the pool cannot grow */
+    GM_STEAL_ALWAYS = 1, /* before the pool grows */
+    GM_STEAL_RATIO = 2,  /* once reserved > (1 + steal_ratio) * peak of used bytes */
 } gm_steal_mode;
+
+/* The highest steal_ratio. */
+#define GM_STEAL_MOST 1000.0
 
 typedef enum gm_cross_stream {
     GM_CROSS_STREAM_DONE =
@@ -26,11 +30,11 @@ typedef enum gm_cross_stream {
 } gm_cross_stream;
 
 typedef struct gm_pool_options {
-    size_t limit;        /* bytes reserved at most; SIZE_MAX: none */
-    size_t headroom;     /* bytes left free on the device for others; 0: none */
-    size_t reserve;      /* bytes taken at creation; 0: none */
-    gm_steal_mode steal; /* GM_STEAL_NEVER is the only mode so far */
-    double steal_ratio;  /* with GM_STEAL_RATIO */
+    size_t limit;    /* bytes reserved at most; SIZE_MAX: none */
+    size_t headroom; /* bytes left free on the device for others; 0: none */
+    size_t reserve;  /* bytes taken at creation; 0: none */
+    gm_steal_mode steal;
+    double steal_ratio; /* 0 .. GM_STEAL_MOST, with GM_STEAL_RATIO */
     gm_cross_stream cross_stream;
     bool gc_on_pressure;  /* the Python layer may collect garbage before failing */
     uint64_t oom_wait_ns; /* the ladder waits that long for pending work */
@@ -41,7 +45,7 @@ typedef struct gm_pool_options {
     bool paging;          /* use pages where the device has them */
 } gm_pool_options;
 
-/* The defaults: no limit, no head-room, nothing reserved, steal never, cross-stream
+/* The defaults: no limit, no head-room, nothing reserved, steal at 0.05, cross-stream
  * done, collect on pressure, wait 10 s, no decay, split all, paging. */
 void
 gm_pool_options_init(gm_pool_options *options);

@@ -1,11 +1,9 @@
 /* page_pool.c - pages without an address, and the one count of reserved bytes.
  *
  * Everything is counted before the device is asked, so that the limit is never
- * exceeded, not even for a moment. The stack of free pages always has room for every
- * page that exists: giving a page back cannot fail.
+ * exceeded, not even for a moment. The stack of free pages is linked through their
+ * frames: giving a page back cannot fail.
  */
-#include <stdlib.h>
-
 #include "pool/internal.h"
 
 void
@@ -15,23 +13,21 @@ gm_page_pool_init(gm_pool *pool)
     gm_mutex_init(&pages->lock, GM_RANK_PAGE_POOL);
     pages->limit = pool->options.limit;
     pages->headroom = pool->options.headroom;
+    gm_slab_init(&pages->frames, sizeof(gm_frame));
 }
 
-/* Room on the stack for one more page than exist. */
-static gm_status
-ensure_room_locked(gm_page_pool *pages)
+void
+gm_page_pool_destroy(gm_pool *pool)
 {
-    if (pages->created < pages->capacity) {
-        return GM_OK;
-    }
-    size_t capacity = pages->capacity == 0 ? 64 : pages->capacity * 2;
-    gm_page *grown = realloc(pages->pages, capacity * sizeof(*grown));
-    if (grown == NULL) {
-        return GM_NO_HOST_MEMORY;
-    }
-    pages->pages = grown;
-    pages->capacity = capacity;
-    return GM_OK;
+    gm_slab_destroy(&pool->page_pool.frames);
+}
+
+static void
+push_locked(gm_page_pool *pages, gm_frame *frame)
+{
+    frame->next = pages->free;
+    pages->free = frame;
+    pages->count++;
 }
 
 /* May `bytes` more be reserved, as far as we decide it? */
@@ -109,17 +105,19 @@ note_taken_locked(gm_page_pool *pages, size_t bytes)
 }
 
 static gm_status
-create_page(gm_pool *pool, gm_page *out, gm_refusal *refusal)
+create_page(gm_pool *pool, gm_frame **out, gm_refusal *refusal)
 {
     gm_page_pool *pages = &pool->page_pool;
     size_t size = pool->page_size;
+    gm_frame *frame = NULL;
     gm_mutex_lock(&pages->lock);
     gm_status status = GM_OUT_OF_MEMORY;
     *refusal = refuse_locked(pool, size);
     if (*refusal == GM_REFUSED_NOT) {
-        status = ensure_room_locked(pages);
+        status = gm_slab_reserve(&pages->frames, 1);
     }
     if (status == GM_OK) {
+        frame = gm_slab_take(&pages->frames);
         pages->created++;
         pages->changes++;
         pages->in_flight += size;
@@ -128,7 +126,7 @@ create_page(gm_pool *pool, gm_page *out, gm_refusal *refusal)
     if (status != GM_OK) {
         return status;
     }
-    status = pool->device->ops->page_create(pool->device, out);
+    status = pool->device->ops->page_create(pool->device, &frame->page);
     gm_mutex_lock(&pages->lock);
     pages->in_flight -= size;
     if (status == GM_OK) {
@@ -138,42 +136,39 @@ create_page(gm_pool *pool, gm_page *out, gm_refusal *refusal)
     }
     else {
         pages->created--;
+        gm_slab_give(&pages->frames, frame);
     }
     gm_mutex_unlock(&pages->lock);
     if (status == GM_OUT_OF_MEMORY) {
         *refusal = GM_REFUSED_DEVICE;
     }
+    *out = status == GM_OK ? frame : NULL;
     return status;
 }
 
 gm_status
-gm_page_pool_take(gm_pool *pool, bool grow, gm_page *out, gm_refusal *refusal)
+gm_page_pool_take(gm_pool *pool, gm_frame **out, gm_refusal *refusal)
 {
     gm_page_pool *pages = &pool->page_pool;
     *refusal = GM_REFUSED_NOT;
     gm_mutex_lock(&pages->lock);
-    bool found = pages->count != 0;
-    if (found) {
-        *out = pages->pages[--pages->count];
+    gm_frame *frame = pages->free;
+    if (frame != NULL) {
+        pages->free = frame->next;
+        pages->count--;
         pages->changes++;
     }
     gm_mutex_unlock(&pages->lock);
-    if (found) {
-        return GM_OK;
-    }
-    if (!grow) {
-        return GM_OUT_OF_MEMORY;
-    }
-    return create_page(pool, out, refusal);
+    *out = frame;
+    return frame != NULL ? GM_OK : create_page(pool, out, refusal);
 }
 
 void
-gm_page_pool_give(gm_pool *pool, gm_page page)
+gm_page_pool_give(gm_pool *pool, gm_frame *frame)
 {
     gm_page_pool *pages = &pool->page_pool;
     gm_mutex_lock(&pages->lock);
-    GM_ASSERT(pages->count < pages->capacity);
-    pages->pages[pages->count++] = page;
+    push_locked(pages, frame);
     pages->changes++;
     gm_mutex_unlock(&pages->lock);
 }
@@ -227,20 +222,29 @@ gm_page_pool_discharge(gm_pool *pool, size_t bytes)
     gm_mutex_unlock(&pages->lock);
 }
 
-/* Takes the top free page off the stack if reserved is above target; 0: none. */
-static gm_page
+/* Takes a free page off the stack if reserved is above target, the topmost that no
+ * zombie maps; NULL: none. */
+static gm_frame *
 take_surplus(gm_pool *pool, size_t target)
 {
     gm_page_pool *pages = &pool->page_pool;
-    gm_page page = 0;
+    gm_frame *frame = NULL;
     gm_mutex_lock(&pages->lock);
-    if (pages->count != 0 && pages->reserved.current > target) {
-        page = pages->pages[--pages->count];
-        pages->leaving++;
-        pages->changes++;
+    if (pages->reserved.current > target) {
+        gm_frame **link = &pages->free;
+        while (*link != NULL && atomic_load(&(*link)->zombies) != 0) {
+            link = &(*link)->next;
+        }
+        frame = *link;
+        if (frame != NULL) {
+            *link = frame->next;
+            pages->count--;
+            pages->leaving++;
+            pages->changes++;
+        }
     }
     gm_mutex_unlock(&pages->lock);
-    return page;
+    return frame;
 }
 
 size_t
@@ -248,15 +252,16 @@ gm_page_pool_shrink(gm_pool *pool, size_t target, gm_status *status)
 {
     gm_page_pool *pages = &pool->page_pool;
     size_t freed = 0;
-    gm_page page;
-    while ((page = take_surplus(pool, target)) != 0) {
-        gm_status result = pool->device->ops->page_destroy(pool->device, page);
+    gm_frame *frame;
+    while ((frame = take_surplus(pool, target)) != NULL) {
+        gm_status result = pool->device->ops->page_destroy(pool->device, frame->page);
         gm_mutex_lock(&pages->lock);
         pages->leaving--;
         if (result == GM_OK) {
             pages->created--;
             pages->device_frees++;
             gm_stat_sub(&pages->reserved, pool->page_size);
+            gm_slab_give(&pages->frames, frame);
             freed += pool->page_size;
         }
         else {
@@ -283,10 +288,10 @@ gm_page_pool_grow(gm_pool *pool, size_t size, gm_refusal *refusal)
         *refusal = shortage.refusal;
     }
     while (status == GM_OK && gm_page_pool_reserved(pool) < size) {
-        gm_page page;
-        status = create_page(pool, &page, refusal);
+        gm_frame *frame;
+        status = create_page(pool, &frame, refusal);
         if (status == GM_OK) {
-            gm_page_pool_give(pool, page);
+            gm_page_pool_give(pool, frame);
         }
     }
     if (status != GM_OK) {

@@ -61,6 +61,7 @@ survey_locked(gm_pool *pool, bool wait) GM_REQUIRES(pool->lanes_lock)
         lanes++;
     }
     gm_raise_peaks(&pool->peaks, sum);
+    atomic_store_explicit(&pool->peak_used, pool->peaks.bytes, memory_order_relaxed);
     if (lanes != 0) {
         deal_out(pool, sum, lanes);
     }

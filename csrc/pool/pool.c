@@ -51,6 +51,7 @@ gm_pool_create(gm_device *device, const gm_pool_options *options, gm_pool **out)
     gm_list_init(&pool->free_lanes);
     gm_list_init(&pool->link);
     gm_page_pool_init(pool);
+    pool->created_ns = device->ops->clock_ns(device);
     atomic_store(&pool->references, 1);
     atomic_store(&pool->cross_stream, (uint32_t)options->cross_stream);
     atomic_store(&pool->gc_on_pressure, options->gc_on_pressure);
@@ -88,7 +89,7 @@ gm_pool_release(gm_pool *pool)
     gm_lanes_destroy(pool);
     gm_device_release(pool->device);
     gm_trace_destroy(pool->trace);
-    free(pool->page_pool.pages);
+    gm_page_pool_destroy(pool);
     free(pool);
 }
 
@@ -134,19 +135,39 @@ gm_pool_trace_alloc(gm_pool *pool, const gm_request *request, const gm_block *bl
     gm_trace_tell(pool, &entry);
 }
 
+/* The bytes used at the pool's peak, or with `size` more in this lane if that is more.
+ * Other lanes count as of the last survey (Note [Budgets]). */
+static uint64_t
+demand_locked(gm_lane *lane, size_t size) GM_REQUIRES(lane->lock)
+{
+    gm_pool *pool = lane->pool;
+    uint64_t used = gm_lane_used_locked(lane) + size;
+    if (!atomic_load_explicit(&pool->many_lanes, memory_order_relaxed)) {
+        uint64_t peak = lane->peaks.used.bytes;
+        return used > peak ? used : peak;
+    }
+    uint64_t peak = atomic_load_explicit(&pool->peak_used, memory_order_relaxed);
+    uint64_t budget = atomic_load_explicit(&lane->budget.bytes, memory_order_relaxed);
+    return used > budget ? peak + (used - budget) : peak;
+}
+
 /* One attempt under the lane's lock. GM_BUSY: the lane was dissolved meanwhile. */
 static gm_status
 attempt(gm_pool *pool, const gm_request *request, size_t size, uint64_t identity,
-        gm_lane **lane, gm_shortage *shortage, gm_block **out)
+        gm_lane **lane, gm_ladder *ladder, gm_block **out)
 {
     GM_TRY(gm_lanes_get(pool, request->stream, identity, request->kind, lane));
     gm_mutex_lock(&(*lane)->lock);
     gm_status status = GM_BUSY;
     bool over_budget = false;
     if (gm_lane_is(*lane, identity, request->kind)) {
+        gm_terms terms = {.grow = ladder->may_grow || ladder->force,
+                          .force = ladder->force ? ladder->shortage.bytes : 0,
+                          .demand = demand_locked(*lane, size)};
         gm_lane_drain_locked(*lane);
         gm_pending_poll_locked(*lane);
-        status = gm_lane_allocate_locked(*lane, request, size, shortage, out);
+        status = gm_lane_allocate_locked(*lane, request, size, terms, &ladder->shortage,
+                                         out);
         over_budget = gm_lane_is_over_budget(*lane);
     }
     gm_mutex_unlock(&(*lane)->lock);
@@ -184,7 +205,7 @@ gm_pool_alloc(gm_pool *pool, const gm_request *request, gm_block **out, gm_oom *
         gm_lane *lane;
         gm_block *block;
         gm_status status =
-            attempt(pool, request, size, identity, &lane, &ladder.shortage, &block);
+            attempt(pool, request, size, identity, &lane, &ladder, &block);
         if (status == GM_OK) {
             *out = block;
             if (gm_pool_attention(pool, GM_POOL_TRACED) != 0) {
@@ -388,6 +409,7 @@ gm_pool_change_options(gm_pool *pool, const gm_pool_options *options)
         return GM_FORKED;
     }
     if (options->max_split != fixed->max_split || options->steal != fixed->steal ||
+        options->steal_ratio != fixed->steal_ratio ||
         options->decay_ns != fixed->decay_ns || options->paging != fixed->paging) {
         return GM_INVALID;
     }

@@ -4,9 +4,13 @@
  */
 #include "pool/internal.h"
 
+/* Is the work on a free block unfinished, or was it freed too lately? */
 static bool
-too_young(const gm_block *block, const gm_reclaim *reclaim)
+must_stay(const gm_lane *lane, const gm_block *block, const gm_reclaim *reclaim)
 {
+    if (block->freed_at > lane->marker.done) {
+        return true;
+    }
     uint64_t age =
         reclaim->now_ns > block->freed_ns ? reclaim->now_ns - block->freed_ns : 0;
     return age < reclaim->older_than_ns;
@@ -25,22 +29,21 @@ last_pages(const gm_chunk *chunk, size_t first, size_t count, size_t wanted)
     return slot;
 }
 
-/* Unmaps whole pages under the free blocks of one chunk. */
+/* Unmaps whole pages under free blocks. */
 static void
-reclaim_pages(gm_lane *lane, gm_arena *arena, gm_chunk *chunk, gm_reclaim *reclaim)
+reclaim_pages(gm_lane *lane, gm_arena *arena, gm_reclaim *reclaim)
 {
-    for (gm_block *block = chunk->first;
-         block != NULL && reclaim->freed < reclaim->target; block = block->next) {
+    gm_block *next = gm_arena_next_cached(arena, NULL);
+    while (next != NULL && reclaim->freed < reclaim->target) {
+        gm_block *block = next;
         size_t first;
-        if (!gm_block_is_free(block) || too_young(block, reclaim)) {
-            continue;
-        }
+        next = gm_arena_next_cached(arena, block);
         size_t count = gm_arena_inner_slots(arena, block, &first);
-        if (count == 0) {
+        if (count == 0 || must_stay(lane, block, reclaim)) {
             continue;
         }
         size_t wanted = (reclaim->target - reclaim->freed - 1) / arena->page_size + 1;
-        size_t from = last_pages(chunk, first, count, wanted);
+        size_t from = last_pages(block->chunk, first, count, wanted);
         gm_status status = gm_source_unmap_locked(
             lane, arena, block, from, first + count - from, &reclaim->freed);
         if (status != GM_OK) {
@@ -50,23 +53,30 @@ reclaim_pages(gm_lane *lane, gm_arena *arena, gm_chunk *chunk, gm_reclaim *recla
     }
 }
 
+/* Gives idle segments back. */
 static void
-reclaim_arena(gm_lane *lane, gm_arena *arena, gm_reclaim *reclaim)
+reclaim_segments(gm_lane *lane, gm_arena *arena, gm_reclaim *reclaim)
 {
     GM_LIST_FOREACH_SAFE(link, following, &arena->chunks) {
         gm_chunk *chunk = GM_CONTAINER_OF(link, gm_chunk, link);
         if (reclaim->freed >= reclaim->target) {
             return;
         }
-        if (chunk->paged) {
-            if (chunk->mapped_slots != 0) {
-                reclaim_pages(lane, arena, chunk, reclaim);
-            }
-        }
-        else if (gm_arena_chunk_is_idle(chunk) && !too_young(chunk->first, reclaim)) {
+        if (gm_arena_chunk_is_idle(chunk) && !must_stay(lane, chunk->first, reclaim)) {
             reclaim->freed += chunk->size;
             gm_source_drop_chunk_locked(lane, arena, chunk);
         }
+    }
+}
+
+static void
+reclaim_arena(gm_lane *lane, gm_arena *arena, gm_reclaim *reclaim)
+{
+    if (arena->page_size != 0) {
+        reclaim_pages(lane, arena, reclaim);
+    }
+    else {
+        reclaim_segments(lane, arena, reclaim);
     }
 }
 
@@ -85,13 +95,13 @@ gm_reclaim_lane_locked(gm_lane *lane, gm_reclaim *reclaim)
 {
     size_t idle = gm_arena_cached_bytes(&lane->shelves[GM_SMALL].arena) +
                   gm_arena_cached_bytes(&lane->shelves[GM_LARGE].arena);
-    if (idle == 0 || !may_lose_pages(lane)) {
+    bool zombies = !gm_list_is_empty(&lane->zombies);
+    if ((idle == 0 && !zombies) || !may_lose_pages(lane) ||
+        gm_lane_is_capturing_locked(lane)) {
         return;
     }
-    if (gm_lane_is_capturing_locked(lane) || !gm_lane_is_done_locked(lane)) {
-        reclaim->busy += idle;
-        return;
-    }
+    (void)gm_lane_is_done_locked(lane); /* moves marker.done on as far as it goes */
+    gm_steal_bury_locked(lane);
     reclaim_arena(lane, &lane->shelves[GM_LARGE].arena, reclaim);
     reclaim_arena(lane, &lane->shelves[GM_SMALL].arena, reclaim);
 }

@@ -13,9 +13,9 @@
 #define LARGE_SEGMENT ((size_t)20 << 20)
 #define EXACT_SEGMENT ((size_t)10 << 20)
 
-static void
-trace_segment(const gm_lane *lane, gm_trace_action action, gm_devptr address,
-              size_t size)
+void
+gm_source_trace_locked(const gm_lane *lane, gm_trace_action action, gm_devptr address,
+                       size_t size)
 {
     if (gm_pool_attention(lane->pool, GM_POOL_HISTORY) != 0) {
         gm_trace_entry entry =
@@ -32,40 +32,48 @@ address_of_slot(const gm_arena *arena, const gm_chunk *chunk, size_t slot)
     return chunk->base + (uint64_t)slot * arena->page_size;
 }
 
-/* Gives the pages staged in [first, end) back to the page pool. */
+/* Gives the pages staged in [first, end) back to the page pool, except those that were
+ * looted. */
 static void
 unstage(gm_pool *pool, gm_chunk *chunk, size_t first, size_t end)
 {
     for (size_t slot = first; slot < end; slot++) {
-        if (chunk->slots[slot].state == GM_SLOT_FREE_VA &&
-            chunk->slots[slot].page != 0) {
-            gm_page_pool_give(pool, chunk->slots[slot].page);
-            chunk->slots[slot].page = 0;
+        gm_slot *place = &chunk->slots[slot];
+        if (place->state == GM_SLOT_FREE_VA && place->frame != NULL) {
+            if (!place->frame->looted) {
+                gm_page_pool_give(pool, place->frame);
+            }
+            place->frame = NULL;
         }
     }
 }
 
-/* Secures a page for every slot that has none. */
+/* Secures a page for every slot that has none: first what was looted. */
 static gm_status
 stage(gm_pool *pool, const gm_arena *arena, const gm_placement *placement,
-      gm_shortage *shortage)
+      gm_frame *loot, gm_shortage *shortage)
 {
     gm_chunk *chunk = placement->block->chunk;
     size_t end = placement->first_slot + placement->slot_count;
     size_t missing = placement->missing;
     for (size_t slot = placement->first_slot; slot < end; slot++) {
-        if (chunk->slots[slot].state != GM_SLOT_FREE_VA) {
+        gm_slot *place = &chunk->slots[slot];
+        if (place->state != GM_SLOT_FREE_VA) {
             continue;
         }
-        gm_status status =
-            gm_page_pool_take(pool, true, &chunk->slots[slot].page, &shortage->refusal);
+        missing--;
+        if (loot != NULL) {
+            place->frame = loot;
+            loot = loot->next;
+            continue;
+        }
+        gm_status status = gm_page_pool_take(pool, &place->frame, &shortage->refusal);
         if (status != GM_OK) {
-            chunk->slots[slot].page = 0;
-            shortage->bytes = missing * arena->page_size;
+            place->frame = NULL;
+            shortage->bytes = (missing + 1) * arena->page_size;
             unstage(pool, chunk, placement->first_slot, slot);
             return status;
         }
-        missing--;
     }
     return GM_OK;
 }
@@ -78,7 +86,7 @@ unmap_staged(gm_pool *pool, const gm_arena *arena, gm_chunk *chunk, size_t first
     gm_device *device = pool->device;
     for (size_t slot = first; slot < end; slot++) {
         gm_slot *place = &chunk->slots[slot];
-        if (place->state != GM_SLOT_FREE_VA || place->page == 0) {
+        if (place->state != GM_SLOT_FREE_VA || place->frame == NULL) {
             continue;
         }
         gm_status status = device->ops->unmap(
@@ -87,10 +95,14 @@ unmap_staged(gm_pool *pool, const gm_arena *arena, gm_chunk *chunk, size_t first
             atomic_fetch_add(&pool->unmaps, 1);
             continue;
         }
-        /* The page and its place cannot be trusted any more: neither is used again. */
+        /* The page and its place cannot be trusted any more: neither is used again. A
+         * looted page is its last owner's, mapped here as well. */
         place->state = GM_SLOT_ZOMBIE;
         chunk->zombie_slots++;
-        gm_page_pool_quarantine(pool, arena->page_size);
+        atomic_fetch_add(&place->frame->zombies, 1);
+        if (!place->frame->looted) {
+            gm_page_pool_quarantine(pool, arena->page_size);
+        }
         gm_pool_report(status, "unmap a page after a failed allocation");
     }
 }
@@ -112,7 +124,7 @@ map_staged(gm_pool *pool, const gm_arena *arena, const gm_placement *placement)
         size_t run = slot;
         while (slot < end && chunk->slots[slot].state == GM_SLOT_FREE_VA) {
             status = device->ops->map(device, address_of_slot(arena, chunk, slot),
-                                      chunk->slots[slot].page);
+                                      chunk->slots[slot].frame->page);
             if (status != GM_OK) {
                 break;
             }
@@ -133,21 +145,39 @@ map_staged(gm_pool *pool, const gm_arena *arena, const gm_placement *placement)
 
 gm_status
 gm_source_fill_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placement,
-                      gm_shortage *shortage)
+                      gm_terms terms, gm_shortage *shortage)
 {
     gm_pool *pool = lane->pool;
     gm_block *block = placement->block;
     if (placement->missing == 0) {
         return GM_OK;
     }
-    GM_TRY(gm_page_pool_foresee(pool, placement->missing, shortage));
-    GM_TRY(stage(pool, arena, placement, shortage));
-    GM_TRY(map_staged(pool, arena, placement));
+    gm_loot loot;
+    gm_status status = GM_OUT_OF_MEMORY;
+    gm_steal_locked(lane, arena, placement, terms, &loot);
+    if (loot.unmet != 0 && !terms.grow) {
+        *shortage = (gm_shortage){.refusal = GM_REFUSED_POLICY,
+                                  .bytes = loot.unmet * arena->page_size};
+    }
+    else {
+        status = gm_page_pool_foresee(pool, placement->missing - loot.count, shortage);
+    }
+    if (status == GM_OK) {
+        status = stage(pool, arena, placement, loot.frames, shortage);
+    }
+    if (status == GM_OK) {
+        status = map_staged(pool, arena, placement);
+    }
+    gm_steal_settle_locked(lane, &loot, status == GM_OK);
+    if (status != GM_OK) {
+        return status;
+    }
     gm_arena_commit_pages(arena, block, placement->first_slot, placement->slot_count);
     size_t bytes = placement->missing * arena->page_size;
     gm_count_segments_locked(arena, (int64_t)placement->missing, bytes);
-    trace_segment(lane, GM_TRACE_SEGMENT_MAP,
-                  address_of_slot(arena, block->chunk, placement->first_slot), bytes);
+    gm_source_trace_locked(lane, GM_TRACE_SEGMENT_MAP,
+                           address_of_slot(arena, block->chunk, placement->first_slot),
+                           bytes);
     return GM_OK;
 }
 
@@ -164,11 +194,11 @@ unmap_run(gm_lane *lane, gm_arena *arena, gm_block *block, size_t first, size_t 
     atomic_fetch_add(&pool->unmaps, count);
     /* From the highest down, so that pages come back off the stack in rising order. */
     for (size_t i = count; i-- > 0;) {
-        gm_page_pool_give(pool, chunk->slots[first + i].page);
+        gm_page_pool_give(pool, chunk->slots[first + i].frame);
     }
-    gm_arena_remove_pages(arena, block, first, count);
+    gm_arena_remove_pages(arena, block, first, count, GM_SLOT_FREE_VA);
     gm_count_segments_locked(arena, -(int64_t)count, bytes);
-    trace_segment(lane, GM_TRACE_SEGMENT_UNMAP, address, bytes);
+    gm_source_trace_locked(lane, GM_TRACE_SEGMENT_UNMAP, address, bytes);
     return GM_OK;
 }
 
@@ -324,7 +354,7 @@ gm_source_add_chunk_locked(gm_lane *lane, gm_arena *arena, size_t size,
     gm_arena_add_chunk(arena, chunk);
     if (!paged) {
         gm_count_segments_locked(arena, 1, actual);
-        trace_segment(lane, GM_TRACE_SEGMENT_MAP, base, actual);
+        gm_source_trace_locked(lane, GM_TRACE_SEGMENT_MAP, base, actual);
     }
     return GM_OK;
 
@@ -346,7 +376,7 @@ gm_source_drop_chunk_locked(gm_lane *lane, gm_arena *arena, gm_chunk *chunk)
     gm_chunk_retire(chunk);
     if (!paged) {
         gm_count_segments_locked(arena, -1, size);
-        trace_segment(lane, GM_TRACE_SEGMENT_UNMAP, base, size);
+        gm_source_trace_locked(lane, GM_TRACE_SEGMENT_UNMAP, base, size);
     }
     return_memory(lane->pool, paged, base, size);
 }

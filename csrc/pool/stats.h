@@ -66,6 +66,9 @@ typedef struct gm_stat_row {
     X(unplaced_bytes, "unplaced_bytes") /* current: free pages without address */      \
     X(lanes, "lanes")                   /* current */                                  \
     X(address_bytes, "address_bytes")   /* current: addresses reserved */              \
+    X(touched_bytes, "touched_bytes")   /* current: of those that ever had a page */   \
+    X(stolen_bytes, "stolen_bytes")     /* cumulative: moved within their stream */    \
+    X(aliased_bytes, "aliased_bytes")   /* cumulative: of those before it was done */  \
     X(plan_served, "plan_served")       /* cumulative: blocks placed by a plan */
 
 typedef struct gm_pool_stats {

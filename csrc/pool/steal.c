@@ -14,10 +14,11 @@
  * A steal costs two calls of the device, growing costs one and memory. options.steal
  * says how much memory a call may cost: with a ratio r the pool grows while
  *
- *     reserved <= (1 + r) * peak of used bytes
+ *     reserved <= (1 + r) * peak of used bytes, or the peak and 8 pages
  *
  * and steals above that, as long as steals took less than a hundredth of the pool's
- * life. With GM_STEAL_ALWAYS it steals first, with GM_STEAL_NEVER only when it cannot
+ * life. From half of r on, places are chosen tightly for a while (arena_tight.c). With
+ * GM_STEAL_ALWAYS it steals first, with GM_STEAL_NEVER only when it cannot
  * grow (gm_terms.force).
  *
  * Everything here is bookkeeping until the placement commits: a steal that comes to
@@ -26,11 +27,16 @@
 #include "base/bits.h"
 #include "pool/internal.h"
 
+/* A small pool may hold so many pages more than its peak at any ratio: moving the few that
+ * it has to and fro would gain nothing. */
+#define STEAL_SLACK 8.0
+
 /* ---- how many -------------------------------------------------------------------- */
 
-/* Of the pages that are missing those that shall not be new ones. */
+/* Of the pages that are missing those that shall not be new ones, if the pool may grow by
+ * `part` of what options.steal_ratio allows. */
 static size_t
-count_wanted(gm_pool *pool, size_t missing, gm_terms terms)
+count_wanted(gm_pool *pool, size_t missing, gm_terms terms, double part)
 {
     gm_page_pool *pages = &pool->page_pool;
     const gm_pool_options *options = &pool->options;
@@ -41,39 +47,51 @@ count_wanted(gm_pool *pool, size_t missing, gm_terms terms)
     if (missing <= found) {
         return 0;
     }
-    size_t wanted = missing - found;
-    if (terms.force || options->steal == GM_STEAL_ALWAYS) {
-        return wanted;
+    size_t needed = missing - found, due = 0;
+    if (options->steal == GM_STEAL_ALWAYS) {
+        due = needed;
     }
-    if (options->steal == GM_STEAL_NEVER) {
-        return 0;
+    else if (options->steal == GM_STEAL_RATIO) {
+        double demand = (double)terms.demand;
+        double least = STEAL_SLACK * (double)pool->page_size;
+        double allowed = options->steal_ratio * demand;
+        allowed = part * (allowed > least ? allowed : least);
+        double room = demand + allowed - (double)reserved;
+        size_t growth = room > 0 ? (size_t)(room / (double)pool->page_size) : 0;
+        due = needed > growth ? needed - growth : 0;
     }
-    double most = (double)terms.demand * (1 + options->steal_ratio);
-    double room = most - (double)reserved;
-    size_t growth = room > 0 ? (size_t)(room / (double)pool->page_size) : 0;
-    return wanted > growth ? wanted - growth : 0;
+    size_t forced = terms.force / pool->page_size;
+    forced = forced < needed ? forced : needed;
+    return due > forced ? due : forced;
 }
 
 /* ---- victims --------------------------------------------------------------------- */
 
-/* The whole slots under a free block that a placement does not use. */
+/* Whole slots under a free block that a placement does not use: [first, end). */
 typedef struct victim {
     size_t first;
     size_t end;
 } victim;
 
+/* Those above the placement, or below it; all above if it lies in another block. */
 static victim
-slots_of(const gm_arena *arena, const gm_block *block, const gm_placement *placement)
+slots_of(const gm_arena *arena, const gm_block *block, const gm_placement *placement,
+         bool above)
 {
     victim found = {0};
     size_t count = gm_arena_inner_slots(arena, block, &found.first);
     found.end = found.first + count;
-    if (count != 0 && block == placement->block) {
-        size_t end = placement->first_slot + placement->slot_count;
-        found.first = end > found.first ? end : found.first;
-        found.end = found.end > found.first ? found.end : found.first;
+    if (block != placement->block) {
+        return above ? found : (victim){0};
     }
-    return found;
+    size_t used = placement->first_slot, unused = used + placement->slot_count;
+    if (above) {
+        found.first = unused > found.first ? unused : found.first;
+    }
+    else {
+        found.end = used < found.end ? used : found.end;
+    }
+    return found.first < found.end ? found : (victim){0};
 }
 
 /* The highest run of at most `most` mapped slots: *count of them from the first. */
@@ -103,12 +121,11 @@ typedef struct steal {
 
 /* Unmaps pages of a block whose work is done. */
 static void
-take_done(steal *self, gm_arena *arena, gm_block *block)
+take_done(steal *self, gm_arena *arena, gm_block *block, victim slots)
 {
-    victim slots = slots_of(arena, block, self->placement);
     size_t count;
     size_t first = last_run(block->chunk, slots, self->wanted, &count);
-    while (count != 0) {
+    while (count != 0 && self->wanted != 0) {
         size_t bytes = 0;
         gm_status status =
             gm_source_unmap_locked(self->lane, arena, block, first, count, &bytes);
@@ -116,9 +133,6 @@ take_done(steal *self, gm_arena *arena, gm_block *block)
         if (status != GM_OK) {
             gm_pool_report(status, "move a page");
             self->wanted = 0;
-        }
-        if (self->wanted == 0) {
-            return;
         }
         slots.end = first;
         first = last_run(block->chunk, slots, self->wanted, &count);
@@ -153,9 +167,8 @@ loot_run(steal *self, gm_arena *arena, gm_block *block, size_t first, size_t cou
 }
 
 static void
-take_undone(steal *self, gm_arena *arena, gm_block *block)
+take_undone(steal *self, gm_arena *arena, gm_block *block, victim slots)
 {
-    victim slots = slots_of(arena, block, self->placement);
     while (self->wanted != 0) {
         size_t count;
         size_t first = last_run(block->chunk, slots, self->wanted, &count);
@@ -180,8 +193,10 @@ search_arena(steal *self, gm_arena *arena, bool done)
     while (next != NULL && self->wanted != 0) {
         gm_block *block = next;
         next = gm_arena_next_cached(arena, block);
-        if ((block->freed_at <= covered) == done) {
-            (done ? take_done : take_undone)(self, arena, block);
+        for (int above = 1; above >= 0 && (block->freed_at <= covered) == done;
+             above--) {
+            victim slots = slots_of(arena, block, self->placement, above != 0);
+            (done ? take_done : take_undone)(self, arena, block, slots);
         }
     }
 }
@@ -192,10 +207,16 @@ static bool
 has_time(gm_pool *pool, uint64_t now)
 {
     uint64_t spent = atomic_load_explicit(&pool->steal_ns, memory_order_relaxed);
-    return spent <= (now - pool->created_ns) / GM_STEAL_TIME_PART;
+    return spent <= (now - pool->created_ns) / GM_STEAL_TIME_SHARE;
 }
 
 /* ---- verbs ----------------------------------------------------------------------- */
+
+bool
+gm_steal_is_near_locked(gm_lane *lane, size_t missing, gm_terms terms)
+{
+    return missing != 0 && count_wanted(lane->pool, missing, terms, 0.5) != 0;
+}
 
 void
 gm_steal_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placement,
@@ -204,7 +225,7 @@ gm_steal_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placement,
     gm_pool *pool = lane->pool;
     gm_device *device = pool->device;
     gm_steal_bury_locked(lane);
-    size_t wanted = count_wanted(pool, placement->missing, terms);
+    size_t wanted = count_wanted(pool, placement->missing, terms, 1);
     *out = (gm_loot){.unmet = wanted};
     gm_list_init(&out->zombies);
     if (wanted == 0 ||
@@ -213,7 +234,7 @@ gm_steal_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placement,
         return;
     }
     uint64_t start = device->ops->clock_ns(device);
-    if (!terms.force && !has_time(pool, start)) {
+    if (terms.force == 0 && !has_time(pool, start)) {
         out->unmet = 0;
         return;
     }
@@ -227,8 +248,9 @@ gm_steal_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placement,
         search_arena(&self, other, false);
     }
     out->unmet = self.wanted;
-    atomic_fetch_add(&pool->stolen_pages, wanted - self.wanted);
-    atomic_fetch_add(&pool->aliased_pages, out->count);
+    lane->behind = out->count != 0;
+    atomic_fetch_add(&pool->stolen_bytes, (wanted - self.wanted) * pool->page_size);
+    atomic_fetch_add(&pool->aliased_bytes, out->count * pool->page_size);
     atomic_fetch_add(&pool->steal_ns, device->ops->clock_ns(device) - start);
 }
 

@@ -18,6 +18,7 @@
  */
 #include "python/python.h"
 
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -52,11 +53,13 @@ trace_leave(trace_frame *frame)
 /* ---- delivery ---------------------------------------------------------------------------- */
 
 /* An exception of a callback cannot reach its cause. An interrupt is handed on to the
- * next point where Python looks for signals. */
+ * next point where Python looks for signals, if Python handles that signal at all. */
 static void
 swallow_exception(PyObject *callback)
 {
-    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+    PyOS_sighandler_t handler = PyOS_getsig(SIGINT);
+    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) && handler != SIG_IGN &&
+        handler != SIG_DFL) {
         PyErr_Clear();
         PyErr_SetInterrupt();
     }

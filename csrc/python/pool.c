@@ -500,7 +500,7 @@ static PyMemberDef Pool_members[] = {
 };
 
 static char Pool_doc[] =
-    "Pool(device=None, *, limit=None, headroom=None, reserve=None, steal='never',\n"
+    "Pool(device=None, *, limit=None, headroom=None, reserve=None, steal=0.05,\n"
     "     cross_stream='done', gc_on_pressure=True, oom_wait=10.0, decay=None,\n"
     "     max_split=None, paging=True, name=None)\n--\n\n"
     "The caching allocator of one device.\n\n"

@@ -80,22 +80,27 @@ static int
 read_steal(core_state *Py_UNUSED(state), gm_device *Py_UNUSED(device), PyObject *value,
            gm_pool_options *out)
 {
-    bool number = !PyBool_Check(value) && (PyFloat_Check(value) || PyLong_Check(value));
-    if (PyUnicode_Check(value) &&
-        PyUnicode_CompareWithASCIIString(value, "never") == 0) {
-        out->steal = GM_STEAL_NEVER;
-        return 0;
+    static const char *const names[] = {[GM_STEAL_NEVER] = "never",
+                                        [GM_STEAL_ALWAYS] = "always"};
+    for (int i = 0; i <= GM_STEAL_ALWAYS && PyUnicode_Check(value); i++) {
+        if (PyUnicode_CompareWithASCIIString(value, names[i]) == 0) {
+            out->steal = (gm_steal_mode)i;
+            out->steal_ratio = 0;
+            return 0;
+        }
     }
-    if (number || (PyUnicode_Check(value) &&
-                   PyUnicode_CompareWithASCIIString(value, "always") == 0)) {
-        PyErr_Format(PyExc_ValueError,
-                     "steal=%R: this version supports steal='never' only", value);
-        return -1;
+    if (!PyBool_Check(value) && (PyFloat_Check(value) || PyLong_Check(value))) {
+        double ratio = PyFloat_AsDouble(value);
+        if (ratio >= 0 && ratio <= GM_STEAL_MOST) {
+            out->steal = GM_STEAL_RATIO;
+            out->steal_ratio = ratio;
+            return 0;
+        }
+        PyErr_Clear();
     }
     PyErr_Format(PyExc_ValueError,
-                 "steal must be 'never', 'always' or a number (this version supports "
-                 "'never' only), not %R",
-                 value);
+                 "steal must be 'never', 'always' or a number from 0 to %d, not %R",
+                 (int)GM_STEAL_MOST, value);
     return -1;
 }
 
@@ -235,6 +240,16 @@ seconds_or_none(uint64_t nanoseconds, uint64_t none)
                                : PyFloat_FromDouble((double)nanoseconds * 1e-9);
 }
 
+/* New reference: the option as it is given. */
+static PyObject *
+steal_value(const gm_pool_options *options)
+{
+    if (options->steal == GM_STEAL_RATIO) {
+        return PyFloat_FromDouble(options->steal_ratio);
+    }
+    return PyUnicode_FromString(options->steal == GM_STEAL_ALWAYS ? "always" : "never");
+}
+
 PyObject *
 Pool_options(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
@@ -243,14 +258,14 @@ Pool_options(PyObject *op, PyObject *Py_UNUSED(ignored))
                                                [GM_CROSS_STREAM_NEVER] = "never"};
     gm_pool_options options;
     gm_pool_read_options(((PoolObject *)op)->pool, &options);
-    return Py_BuildValue("{s:N,s:n,s:n,s:s,s:s,s:N,s:N,s:N,s:N,s:N}", "limit",
+    return Py_BuildValue("{s:N,s:n,s:n,s:N,s:s,s:N,s:N,s:N,s:N,s:N}", "limit",
                          size_or_none(options.limit, SIZE_MAX), "headroom",
                          (Py_ssize_t)options.headroom, "reserve",
-                         (Py_ssize_t)options.reserve, "steal", "never", "cross_stream",
-                         cross_stream[options.cross_stream], "gc_on_pressure",
-                         PyBool_FromLong(options.gc_on_pressure), "oom_wait",
-                         seconds_or_none(options.oom_wait_ns, UINT64_MAX), "decay",
-                         seconds_or_none(options.decay_ns, 0), "max_split",
+                         (Py_ssize_t)options.reserve, "steal", steal_value(&options),
+                         "cross_stream", cross_stream[options.cross_stream],
+                         "gc_on_pressure", PyBool_FromLong(options.gc_on_pressure),
+                         "oom_wait", seconds_or_none(options.oom_wait_ns, UINT64_MAX),
+                         "decay", seconds_or_none(options.decay_ns, 0), "max_split",
                          size_or_none(options.max_split, SIZE_MAX), "paging",
                          PyBool_FromLong(options.paging));
 }
@@ -262,7 +277,7 @@ fixed_option_changed(const gm_pool_options *old, const gm_pool_options *new)
     if (old->reserve != new->reserve) {
         return "reserve";
     }
-    if (old->steal != new->steal) {
+    if (old->steal != new->steal || old->steal_ratio != new->steal_ratio) {
         return "steal";
     }
     if (old->decay_ns != new->decay_ns) {

@@ -42,7 +42,7 @@ typedef struct replay_pass {
     uint64_t ns;     /* by the wall clock */
     uint64_t cpu_ns; /* of this thread */
     uint64_t pairs, memory_calls, host_waits, peak_reserved, peak_requested;
-    uint64_t address_now;
+    uint64_t address_now, touched;
     int64_t failed_at;
 } replay_pass;
 
@@ -176,6 +176,11 @@ one_pass(replay_run *run, replay_pass *pass)
     pass->host_waits = run->is_sim ? gm_sim_host_waits(run->device) - waits : 0;
     pass->peak_reserved = after.memory_peak;
     pass->address_now = after.address_now;
+    if (run->pool != NULL) {
+        gm_pool_stats stats;
+        gm_pool_read_stats(run->pool, &stats);
+        pass->touched = stats.touched_bytes;
+    }
 }
 
 /* ---- arguments -------------------------------------------------------------------- */
@@ -231,12 +236,12 @@ drop_streams(replay_run *run)
 static PyObject *
 pass_to_dict(const replay_pass *pass)
 {
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:L,s:K}", "ns", pass->ns,
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:L,s:K,s:K}", "ns", pass->ns,
                          "cpu_ns", pass->cpu_ns, "pairs", pass->pairs, "memory_calls",
                          pass->memory_calls, "host_waits", pass->host_waits,
                          "peak_reserved", pass->peak_reserved, "peak_requested",
                          pass->peak_requested, "failed_at", pass->failed_at,
-                         "address_now", pass->address_now);
+                         "address_now", pass->address_now, "touched", pass->touched);
 }
 
 /* Runs the passes; a new list, or NULL with an exception. */

@@ -79,6 +79,28 @@ test_list_inserts_removes_splices(void)
 /* ---- slab ---- */
 
 static void
+test_slab_grows_in_larger_steps(void)
+{
+    enum {
+        NODES = 100000 /* of 128 bytes: 32 small slabs and 6 large ones */
+    };
+    gm_slab slab;
+    gm_slab_init(&slab, 128);
+    CHECK_OK(gm_slab_reserve(&slab, 1));
+    CHECK_EQ(gm_slab_bytes(&slab), 64 << 10);
+    for (int i = 0; i < NODES; i++) {
+        CHECK_OK(gm_slab_reserve(&slab, 1));
+        unsigned char *node = gm_slab_take(&slab);
+        CHECK_EQ((uintptr_t)node % 64, 0);
+        CHECK(node[0] == 0 && node[127] == 0);
+        memset(node, 1, 128);
+    }
+    CHECK_EQ(gm_slab_live(&slab), NODES);
+    CHECK_EQ(gm_slab_bytes(&slab), 14 << 20);
+    gm_slab_destroy(&slab);
+}
+
+static void
 test_slab_zeroes_fresh_nodes_and_reuses(void)
 {
     enum {
@@ -98,7 +120,7 @@ test_slab_zeroes_fresh_nodes_and_reuses(void)
         memset(nodes[i], 0xAB, 100);
     }
     CHECK_EQ(gm_slab_live(&slab), COUNT);
-    size_t slabs = slab.slab_count;
+    size_t bytes = gm_slab_bytes(&slab);
     gm_slab_give(&slab, nodes[17]);
     unsigned char *again = gm_slab_take(&slab);
     CHECK(again == nodes[17]);
@@ -108,9 +130,9 @@ test_slab_zeroes_fresh_nodes_and_reuses(void)
     }
     CHECK_EQ(gm_slab_live(&slab), 0);
     CHECK_OK(gm_slab_reserve(&slab, COUNT));
-    CHECK_EQ(slab.slab_count, slabs);
+    CHECK_EQ(gm_slab_bytes(&slab), bytes);
     gm_slab_destroy(&slab);
-    CHECK_EQ(slab.slab_count, 0);
+    CHECK_EQ(gm_slab_bytes(&slab), 0);
     CHECK_EQ(slab.available, 0);
     gm_slab_destroy(&slab);
 }
@@ -421,6 +443,7 @@ static const gm_test tests[] = {
     {"status_names_every_status", test_status_names_every_status},
     {"bits_align_and_scan", test_bits_align_and_scan},
     {"list_inserts_removes_splices", test_list_inserts_removes_splices},
+    {"slab_grows_in_larger_steps", test_slab_grows_in_larger_steps},
     {"slab_zeroes_fresh_nodes_and_reuses", test_slab_zeroes_fresh_nodes_and_reuses},
     {"mutex_excludes_under_contention", test_mutex_excludes_under_contention},
     {"mutex_wakes_a_sleeper", test_mutex_wakes_a_sleeper},

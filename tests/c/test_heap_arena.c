@@ -90,7 +90,7 @@ place_aligned(fixture *f, size_t size, size_t alignment, bool cached_only,
         gm_slot *slots = found.block->chunk->slots + found.first_slot;
         for (size_t i = 0; i < found.slot_count; i++) {
             if (slots[i].state == GM_SLOT_FREE_VA) {
-                slots[i].page = f->next_page++;
+                slots[i].frame = (gm_frame *)(uintptr_t)f->next_page++; /* opaque */
             }
         }
         gm_arena_commit_pages(&f->arena, found.block, found.first_slot,
@@ -115,7 +115,7 @@ release(fixture *f, gm_block *block, uint64_t now)
 {
     gm_chunk *chunk = block->chunk;
     uint64_t start = gm_block_start(block);
-    gm_arena_release(&f->arena, block, now);
+    gm_arena_release(&f->arena, block, (gm_moment){.ns = now, .frees = now});
     CHECK(gm_chunk_block_at(chunk, start) == NULL);
     check_sound(f);
 }
@@ -127,7 +127,7 @@ remove_inner_pages(fixture *f, gm_block *block)
     size_t first, before = block->chunk->mapped_slots;
     size_t count = gm_arena_inner_slots(&f->arena, block, &first);
     if (count != 0) {
-        gm_arena_remove_pages(&f->arena, block, first, count);
+        gm_arena_remove_pages(&f->arena, block, first, count, GM_SLOT_FREE_VA);
     }
     check_sound(f);
     return before - block->chunk->mapped_slots;
@@ -439,11 +439,11 @@ only_whole_pages_leave(void)
     gm_block *idle = low->next;
     CHECK_EQ(gm_arena_inner_slots(&f.arena, idle, &first), 4);
     CHECK_EQ(first, 1);
-    gm_arena_remove_pages(&f.arena, idle, 2, 2);
+    gm_arena_remove_pages(&f.arena, idle, 2, 2, GM_SLOT_FREE_VA);
     check_sound(&f);
     CHECK_EQ(idle->mapped_prefix, 2 * PAGE - 512);
     CHECK_EQ(idle->unmapped, 2);
-    CHECK_EQ(chunk->slots[2].page, 0);
+    CHECK(chunk->slots[2].frame == NULL);
     CHECK_EQ(chunk->mapped_slots, 4);
     CHECK_EQ(remove_inner_pages(&f, idle), 2);
     CHECK_EQ(idle->mapped_prefix, PAGE - 512);

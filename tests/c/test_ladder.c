@@ -38,7 +38,9 @@ static void
 only_what_was_missing_moves(void)
 {
     gm_device *device = host_device(32 * MIB);
-    gm_pool *pool = pool_on(device, true);
+    gm_pool_options options = usual_options();
+    options.steal = GM_STEAL_NEVER;
+    gm_pool *pool = open_pool(device, &options);
     gm_stream other = new_stream(device);
     /* A free block with pages at its start, and addresses without any behind them. */
     gm_pool_free(take(pool, 24 * MIB, other));
@@ -215,14 +217,17 @@ static void
 the_own_stream_gives_first(void)
 {
     gm_device *device = host_device(32 * MIB);
-    gm_pool *pool = pool_on(device, true);
+    gm_pool_options options = usual_options();
+    options.steal = GM_STEAL_NEVER;
+    gm_pool *pool = open_pool(device, &options);
     gm_stream other = new_stream(device);
     gm_pool_free(take(pool, 8 * MIB, other));
     gm_block *low = take(pool, 12 * MIB, 0), *guard = take(pool, 2 * MIB, 0);
     gm_pool_free(low);
     /* 14 MiB take the 10 that nobody has, and 4 of the 12 below the guard. */
     gm_block *block = take(pool, 14 * MIB, 0);
-    CHECK_EQ(stats_of(pool).flushed_bytes, 4 * MIB);
+    CHECK_EQ(stats_of(pool).stolen_bytes, 4 * MIB);
+    CHECK_EQ(stats_of(pool).flushed_bytes, 0);
     gm_block *again = take(pool, 8 * MIB, other);
     CHECK_EQ(stats_of(pool).num_alloc_retries, 1);
     gm_pool_free(again);

@@ -1,6 +1,8 @@
 /* test_options.c - what can be set on a pool: defaults, refusals, and what a change
  * does.
  */
+#include <math.h>
+
 #include "pool_kinds.h"
 
 static void
@@ -12,7 +14,8 @@ the_defaults_are_those_of_the_header(void)
     CHECK_EQ(options.limit, SIZE_MAX);
     CHECK_EQ(options.headroom, 0);
     CHECK_EQ(options.reserve, 0);
-    CHECK_EQ(options.steal, GM_STEAL_NEVER);
+    CHECK_EQ(options.steal, GM_STEAL_RATIO);
+    CHECK(options.steal_ratio == 0.05);
     CHECK_EQ(options.cross_stream, GM_CROSS_STREAM_DONE);
     CHECK(options.gc_on_pressure);
     CHECK_EQ(options.oom_wait_ns, 10 * SECOND);
@@ -60,9 +63,20 @@ a_bad_field_is_named(void)
 
     options = usual_options();
     options.steal = GM_STEAL_ALWAYS;
+    check_options(&options, NULL);
+    options.steal = (gm_steal_mode)(GM_STEAL_RATIO + 1);
     check_options(&options, "steal");
     options.steal = GM_STEAL_RATIO;
-    check_options(&options, "steal");
+    double good[] = {0, 0.5, GM_STEAL_MOST};
+    double bad[] = {-0.001, GM_STEAL_MOST * 1.001, (double)INFINITY, (double)NAN};
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        options.steal_ratio = good[i];
+        check_options(&options, NULL);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        options.steal_ratio = bad[i];
+        check_options(&options, "steal");
+    }
 
     options = usual_options();
     options.cross_stream = GM_CROSS_STREAM_NEVER;
@@ -84,6 +98,7 @@ check_same(const gm_pool_options *left, const gm_pool_options *right)
     CHECK_EQ(left->headroom, right->headroom);
     CHECK_EQ(left->reserve, right->reserve);
     CHECK_EQ(left->steal, right->steal);
+    CHECK(left->steal_ratio == right->steal_ratio);
     CHECK_EQ(left->cross_stream, right->cross_stream);
     CHECK_EQ(left->gc_on_pressure, right->gc_on_pressure);
     CHECK_EQ(left->oom_wait_ns, right->oom_wait_ns);
@@ -131,8 +146,8 @@ what_is_fixed_is_refused_and_nothing_changes(void)
     gm_device *device = host_device(64 * MIB);
     gm_pool_options options = usual_options();
     gm_pool *pool = open_pool(device, &options);
-    gm_pool_options tried[5];
-    for (int i = 0; i < 5; i++) {
+    gm_pool_options tried[6];
+    for (int i = 0; i < 6; i++) {
         tried[i] = options;
         tried[i].limit = 7 * MIB;
         tried[i].headroom = MIB;
@@ -143,7 +158,8 @@ what_is_fixed_is_refused_and_nothing_changes(void)
     tried[2].paging = false;
     tried[3].steal = GM_STEAL_ALWAYS;
     tried[4].limit = 0;
-    for (int i = 0; i < 5; i++) {
+    tried[5].steal_ratio = 0.06;
+    for (int i = 0; i < 6; i++) {
         gm_pool_options found;
         CHECK_STATUS(gm_pool_change_options(pool, &tried[i]), GM_INVALID);
         gm_pool_read_options(pool, &found);

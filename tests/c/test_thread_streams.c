@@ -329,14 +329,14 @@ an_answer_counts_for_what_was_asked(void)
     CHECK(gm_lanes_settle(pool, 0));
     CHECK(!gm_lanes_settle(pool, 0));
     lane = GM_CONTAINER_OF(pool->lanes.next, gm_lane, link);
-    CHECK_EQ(lane->marker.frees, 1);
+    CHECK_EQ(lane->marker.done, 1);
     tell(&thread, use_and_free);
     gm_mutex_lock(&lane->lock);
     CHECK(!gm_lane_is_done_locked(lane));
     CHECK_EQ(gm_lane_marker_locked(lane), 0);
     gm_mutex_unlock(&lane->lock);
     CHECK(gm_lanes_settle(pool, 0));
-    CHECK_EQ(lane->marker.frees, 2);
+    CHECK_EQ(lane->marker.done, 2);
     end(&thread);
     close_pool(pool);
 }

@@ -126,7 +126,7 @@ def test_replay_prints_one_row_for_each_trace(capsys):
             "host_waits",
             "ns_per_pair",
         }
-        assert (row["policy"], row["steal"], row["lag"]) == ("gpumem", "never", 0)
+        assert (row["policy"], row["steal"], row["lag"]) == ("gpumem", 0.05, 0)
         assert row["memory_calls"]["warm"] == 0
 
 
@@ -187,8 +187,8 @@ def test_replay_goes_on_after_an_unreadable_file(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--steal", "always"], "steal"),
-        (["--steal", "0.5"], "steal"),
+        (["--steal", "-1"], "steal"),
+        (["--steal", "1001"], "steal"),
         (["--steal", "sometimes"], "steal"),
         (["--capacity", "lots"], "capacity"),
         (["--capacity", "0"], "capacity"),

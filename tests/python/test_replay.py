@@ -127,7 +127,7 @@ def test_lag_of_another_stream_delays_its_memory(tmp_path):
     assert waiting.failed_at is not None or waiting.host_waits > 0
 
 
-@pytest.mark.parametrize("steal", ["always", 0.05])
+@pytest.mark.parametrize("steal", ["sometimes", -0.05])
 def test_an_option_that_the_pool_refuses_is_a_value_error(training, steal):
     with pytest.raises(ValueError, match="steal"):
         replay_trace(training, steal=steal)
@@ -159,6 +159,7 @@ def test_a_pass_says_what_it_cost(sim, training):
         "peak_requested",
         "failed_at",
         "address_now",
+        "touched",
     }
     assert row["pairs"] == training.ids
     assert row["failed_at"] == -1

@@ -3,8 +3,6 @@
 import asyncio
 import contextvars
 import gc
-import random
-import signal
 import sys
 import threading
 import time
@@ -479,69 +477,6 @@ def test_trim_that_fails_is_a_warning():
 def test_scope_refuses_nonsense(options, error, text):
     with pytest.raises(error, match=text):
         _core.Scope(**options)
-
-
-# ---- interrupts ----------------------------------------------------------------------
-
-
-def test_interrupts_at_any_moment_leave_nothing_behind(pool):
-    def interrupt(number, frame):
-        raise KeyboardInterrupt
-
-    def work():
-        with pool.scope("interrupted"):
-            held = [pool.empty(512 * n) for n in range(1, 20)]
-            with pool.scope():
-                held.append(pool.empty(100))
-
-    def work_until_interrupted(delay):
-        try:
-            deadline = time.monotonic() + 60
-            signal.setitimer(signal.ITIMER_REAL, delay)
-            while time.monotonic() < deadline:
-                work()
-        except KeyboardInterrupt:
-            return 1
-        return 0
-
-    seed = random.randrange(2**32)
-    print("seed", seed)
-    source = random.Random(seed)
-    previous = signal.signal(signal.SIGALRM, interrupt)
-    interrupted = 0
-    gc.disable()  # an interrupt inside a function of gc.callbacks reaches nobody
-    try:
-        for _ in range(200):
-            interrupted += work_until_interrupted(source.uniform(0.0001, 0.004))
-            assert _core.current_scope() is None
-            assert used(pool) == 0
-    finally:
-        gc.enable()
-        signal.signal(signal.SIGALRM, previous)
-    assert interrupted == 200
-    pool.check()
-
-
-def test_interrupt_inside_a_callback_reaches_the_caller(pool):
-    def interrupt(event):
-        _core.set_callbacks()
-        raise KeyboardInterrupt
-
-    def body():
-        with pool.scope():
-            held.append(pool.empty(10))
-            _core.set_callbacks(free=[interrupt])
-        for _ in range(1000):
-            held.clear()
-
-    held = []
-    gc.disable()  # see above
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            body()
-    finally:
-        gc.enable()
-    assert used(pool) == 0
 
 
 # ---- the object ----------------------------------------------------------------------
