@@ -209,7 +209,7 @@ gm_source_fill_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placem
  * whole segment. */
 GM_NODISCARD gm_status
 gm_source_add_chunk_locked(gm_lane *lane, gm_arena *arena, size_t size,
-                           size_t alignment, gm_shortage *shortage)
+                           size_t alignment, gm_terms terms, gm_shortage *shortage)
     GM_REQUIRES(lane->lock);
 
 /* Gives an idle chunk's addresses or segment back. */
@@ -348,9 +348,10 @@ typedef struct gm_loot {
     size_t unmet;    /* pages that should have been stolen, but were not to be had */
 } gm_loot;
 
-/* Shall some of `missing` pages be stolen, or soon of others? */
-bool
-gm_steal_is_near_locked(gm_lane *lane, size_t missing, gm_terms terms)
+/* How many blocks from now on shall be placed tightly, because some of `missing` pages are
+ * to be stolen, or soon others. 0: pages are not short. */
+size_t
+gm_steal_spell_locked(gm_lane *lane, size_t missing, gm_terms terms)
     GM_REQUIRES(lane->lock);
 
 /* Moves pages from free blocks of the lane to a placement that misses some, as far as
@@ -364,6 +365,10 @@ gm_steal_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placement,
 void
 gm_steal_settle_locked(gm_lane *lane, gm_loot *loot, bool committed)
     GM_REQUIRES(lane->lock);
+
+/* No more pages than these could be stolen for a new chunk. */
+size_t
+gm_steal_most_locked(gm_lane *lane, gm_terms terms) GM_REQUIRES(lane->lock);
 
 /* Unmaps zombies whose work is done. */
 void

@@ -192,12 +192,22 @@ insert_waits(gm_lane *lane)
     return freed != 0;
 }
 
+/* Before the pool grows: what other lanes can give, as options.steal says. */
+static void
+steal_from_others(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
+{
+    gm_device *device = pool->device;
+    uint64_t start = device->ops->clock_ns(device);
+    ladder->may_grow = true;
+    (void)reclaim_idle(ladder, pool, lane);
+    atomic_fetch_add(&pool->steal_ns, device->ops->clock_ns(device) - start);
+}
+
 bool
 gm_ladder_climb(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
 {
     if (ladder->shortage.refusal == GM_REFUSED_POLICY) {
-        ladder->may_grow = true;
-        (void)reclaim_idle(ladder, pool, lane);
+        steal_from_others(ladder, pool, lane);
         return true;
     }
     if (!ladder->climbed) {

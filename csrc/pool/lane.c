@@ -98,9 +98,6 @@ gm_lane_destroy(gm_lane *lane)
 
 /* ---- allocating ------------------------------------------------------------------ */
 
-/* So many blocks are placed tightly once pages are short. */
-#define TIGHT_SPELL 2048u
-
 /* Where a block goes. While pages are short, places are chosen tightly: that search costs
  * more, and is only worth it where every page counts. Not in a small arena, where pages
  * are few and blocks are many. If all blocks are placed so and moves leave zombies, pages
@@ -117,8 +114,9 @@ find_place(gm_lane *lane, gm_arena *arena, size_t size, size_t alignment,
     if (!gm_arena_find(arena, size, alignment, out)) {
         return false;
     }
-    if (!arena->small && gm_steal_is_near_locked(lane, out->missing, terms)) {
-        gm_arena_set_tight(arena, TIGHT_SPELL);
+    size_t spell = arena->small ? 0 : gm_steal_spell_locked(lane, out->missing, terms);
+    if (spell != 0) {
+        gm_arena_set_tight(arena, spell);
         (void)gm_arena_find_tight(arena, size, alignment, stay, out);
     }
     return true;
@@ -135,7 +133,8 @@ gm_lane_allocate_locked(gm_lane *lane, const gm_request *request, size_t size,
     *shortage = (gm_shortage){0};
     GM_TRY(gm_slab_reserve(&lane->nodes, 2));
     if (!find_place(lane, arena, size, alignment, terms, &placement)) {
-        GM_TRY(gm_source_add_chunk_locked(lane, arena, size, alignment, shortage));
+        GM_TRY(
+            gm_source_add_chunk_locked(lane, arena, size, alignment, terms, shortage));
         GM_TRY(gm_slab_reserve(&lane->nodes, 2));
         if (!find_place(lane, arena, size, alignment, terms, &placement)) {
             return GM_NO_ADDRESS;

@@ -40,6 +40,12 @@
  * another process or a network card knows by address. The two kinds of one stream are
  * two lanes.
  *
+ * Note [Pages that move]
+ * A free block keeps its pages for the next allocation there. options.steal says when they
+ * move to another place of the same stream that misses some: as soon as the pool holds
+ * so much more than its peak, always, or never but before a failure (pool/steal.c). Idle
+ * pages of other streams are taken in the same moment. No host wait is made for that.
+ *
  * Note [Page slots]
  * A slot is the place of one page in an arena's addresses. FREE_VA: no page. MAPPED: a
  * page, ours. ZOMBIE: still mapped, but its page was already given elsewhere (aliasing)

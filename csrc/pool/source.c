@@ -226,8 +226,9 @@ gm_source_unmap_locked(gm_lane *lane, gm_arena *arena, gm_block *block,
 
 /* ---- chunks --------------------------------------------------------------------- */
 
-/* Reserves at least `least` bytes of addresses, more if there is room: as many as
- * memory may be had, so that a limited pool places like one on a smaller device. */
+/* Reserves at least `least` bytes of addresses, more if there is room: twice what memory
+ * may be had, because addresses that wait for a move's end are in use without any; a
+ * limited pool places like one on a smaller device. */
 static gm_status
 reserve_addresses(gm_pool *pool, const gm_arena *arena, size_t least, size_t *size,
                   gm_devptr *base)
@@ -236,7 +237,7 @@ reserve_addresses(gm_pool *pool, const gm_arena *arena, size_t least, size_t *si
     size_t limit = gm_pool_limit(pool);
     size_t most = limit < device->info.total ? limit : device->info.total;
     size_t wanted = arena->small ? SMALL_CHUNK : LARGE_CHUNK_CAP;
-    wanted = wanted < most ? wanted : most;
+    wanted = wanted / 2 < most ? wanted : 2 * most;
     size_t unit =
         arena->page_size > GM_RANGE_ALIGNMENT ? arena->page_size : GM_RANGE_ALIGNMENT;
     least = gm_align_up_unchecked(least, unit);
@@ -324,7 +325,7 @@ return_memory(gm_pool *pool, bool paged, gm_devptr base, size_t size)
 
 gm_status
 gm_source_add_chunk_locked(gm_lane *lane, gm_arena *arena, size_t size,
-                           size_t alignment, gm_shortage *shortage)
+                           size_t alignment, gm_terms terms, gm_shortage *shortage)
 {
     gm_pool *pool = lane->pool;
     size_t least = alignment > GM_RANGE_ALIGNMENT ? size + alignment : size;
@@ -335,7 +336,8 @@ gm_source_add_chunk_locked(gm_lane *lane, gm_arena *arena, size_t size,
     GM_TRY(gm_slab_reserve(&lane->nodes, 1));
     if (paged) {
         size_t pages = (size - 1) / arena->page_size + 1;
-        GM_TRY(gm_page_pool_foresee(pool, pages, shortage));
+        size_t own = gm_steal_most_locked(lane, terms);
+        GM_TRY(gm_page_pool_foresee(pool, pages > own ? pages - own : 0, shortage));
     }
     gm_status status =
         paged ? reserve_addresses(pool, arena, least, &actual, &base)

@@ -31,6 +31,10 @@
  * it has to and fro would gain nothing. */
 #define STEAL_SLACK 8.0
 
+/* So many blocks are placed tightly once pages are short, or the room to grow is. */
+#define SHORT_SPELL 2048u
+#define LONG_SPELL 131072u
+
 /* ---- how many -------------------------------------------------------------------- */
 
 /* Of the pages that are missing those that shall not be new ones, if the pool may grow by
@@ -212,10 +216,40 @@ has_time(gm_pool *pool, uint64_t now)
 
 /* ---- verbs ----------------------------------------------------------------------- */
 
-bool
-gm_steal_is_near_locked(gm_lane *lane, size_t missing, gm_terms terms)
+/* Would the pool soon have taken all that it may? */
+static bool
+is_room_short(gm_pool *pool, size_t missing, gm_terms terms)
 {
-    return missing != 0 && count_wanted(lane->pool, missing, terms, 0.5) != 0;
+    size_t needed = missing * pool->page_size;
+    size_t spare = (size_t)((double)terms.demand * pool->options.steal_ratio);
+    gm_shortage ignored;
+    return gm_page_pool_foresee(pool, (needed + spare) / pool->page_size, &ignored) !=
+           GM_OK;
+}
+
+size_t
+gm_steal_spell_locked(gm_lane *lane, size_t missing, gm_terms terms)
+{
+    gm_pool *pool = lane->pool;
+    if (missing == 0) {
+        return 0;
+    }
+    if (pool->options.steal == GM_STEAL_RATIO && is_room_short(pool, missing, terms)) {
+        return LONG_SPELL;
+    }
+    return count_wanted(pool, missing, terms, 0.5) != 0 ? SHORT_SPELL : 0;
+}
+
+size_t
+gm_steal_most_locked(gm_lane *lane, gm_terms terms)
+{
+    const gm_pool *pool = lane->pool;
+    if (terms.force == 0 && pool->options.steal == GM_STEAL_NEVER) {
+        return 0;
+    }
+    return (gm_arena_cached_bytes(&lane->shelves[GM_SMALL].arena) +
+            gm_arena_cached_bytes(&lane->shelves[GM_LARGE].arena)) /
+           pool->page_size;
 }
 
 void

@@ -180,8 +180,9 @@ reserve_segment(gm_pool *pool, size_t size, gm_shortage *shortage)
     uint64_t identity = device->ops->stream_identity(device, GM_DEFAULT_STREAM);
     GM_TRY(gm_lanes_get(pool, GM_DEFAULT_STREAM, identity, GM_ARENA_ELASTIC, &lane));
     gm_mutex_lock(&lane->lock);
-    gm_status status = gm_source_add_chunk_locked(lane, &lane->shelves[GM_LARGE].arena,
-                                                  size, GM_GRANULE, shortage);
+    gm_status status =
+        gm_source_add_chunk_locked(lane, &lane->shelves[GM_LARGE].arena, size,
+                                   GM_GRANULE, (gm_terms){0}, shortage);
     gm_mutex_unlock(&lane->lock);
     return status;
 }

@@ -151,7 +151,7 @@ fewer_addresses_do_as_well(void)
     gm_pool *pool = pool_on(device, true);
     fail_nth(device, GM_CALL_ADDRESS_RESERVE, 1, GM_NO_ADDRESS);
     gm_block *block = take(pool, MIB, 0);
-    CHECK_EQ(stats_of(pool).address_bytes, 16 * MIB);
+    CHECK_EQ(stats_of(pool).address_bytes, 32 * MIB);
     gm_pool_free(block);
 
     /* Down to what the block itself needs, then it is over. */
@@ -159,16 +159,17 @@ fewer_addresses_do_as_well(void)
                           .nth = 1,
                           .for_ever = true,
                           .status = GM_NO_ADDRESS};
+    gm_stream other = new_stream(device);
     gm_fault_arm(device, &plan);
-    CHECK_STATUS(allocate(pool, 20 * MIB, 0, &block, NULL), GM_NO_ADDRESS);
-    CHECK_EQ(gm_fault_injected(device), 2);
-    CHECK_STATUS(allocate(pool, 1000, 0, &block, NULL), GM_NO_ADDRESS);
-    CHECK_EQ(gm_fault_injected(device), 2 + 5);
+    CHECK_STATUS(allocate(pool, 20 * MIB, other, &block, NULL), GM_NO_ADDRESS);
+    CHECK_EQ(gm_fault_injected(device), 3);
+    CHECK_STATUS(allocate(pool, 1000, other, &block, NULL), GM_NO_ADDRESS);
+    CHECK_EQ(gm_fault_injected(device), 3 + 6);
     gm_fault_arm(device, NULL);
     fail_nth(device, GM_CALL_ADDRESS_RESERVE, 1, GM_DEVICE_ERROR);
-    CHECK_STATUS(allocate(pool, 1000, 0, &block, NULL), GM_DEVICE_ERROR);
+    CHECK_STATUS(allocate(pool, 1000, other, &block, NULL), GM_DEVICE_ERROR);
     CHECK_POOL(pool);
-    gm_pool_free(take(pool, 1000, 0));
+    gm_pool_free(take(pool, 1000, other));
     close_pool(pool);
 }
 
@@ -180,7 +181,7 @@ a_limited_pool_reserves_like_a_small_device(void)
     options.limit = 7 * MIB;
     gm_pool *pool = open_pool(device, &options);
     gm_pool_free(take(pool, MIB, 0));
-    CHECK_EQ(stats_of(pool).address_bytes, 8 * MIB);
+    CHECK_EQ(stats_of(pool).address_bytes, 14 * MIB);
     /* Addresses without pages go back with all the rest. */
     (void)trim_all(pool);
     CHECK_EQ(counters_of(device).address_now, 0);
@@ -193,7 +194,7 @@ a_limited_pool_reserves_like_a_small_device(void)
     CHECK_REPORT(GM_DEVICE_ERROR, "release a range of addresses");
     gm_set_report_hook(NULL);
     CHECK_EQ(stats_of(pool).quarantined, 0);
-    CHECK_EQ(counters_of(device).address_now, 8 * MIB);
+    CHECK_EQ(counters_of(device).address_now, 14 * MIB);
     CHECK_POOL(pool);
     gm_pool_release(pool);
     gm_device_release(device);
