@@ -107,6 +107,7 @@ sanitize: sanitize-c sanitize-address sanitize-debug sanitize-long
 sanitize-c: coverage
 	$(C_TESTS) check-asan
 	$(C_TESTS) check-tsan
+	GM_TEST_MOVES=1000000 $(C_TESTS) MODE=plain TESTS=test_moves run
 
 sanitize-address sanitize-debug sanitize-long: sanitize-%:
 	PYTHON=$(PYTHON) .ci/sanitize $*

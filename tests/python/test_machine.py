@@ -68,9 +68,13 @@ class PoolMachine(RuleBasedStateMachine):
         headroom=st.sampled_from([0, 4 * MIB]),
         cross_stream=st.sampled_from(["done", "wait", "never"]),
         max_split=st.sampled_from([None, 20 * MIB]),
+        steal=st.sampled_from(["always", "never", 0.05, 0]),
+        aliasing=st.booleans(),
     )
-    def open(self, paging, limit, headroom, cross_stream, max_split):
-        self.device = testing.device("host", capacity=CAPACITY, clock="manual")
+    def open(self, paging, limit, headroom, cross_stream, max_split, steal, aliasing):
+        self.device = testing.device(
+            "host", capacity=CAPACITY, clock="manual", aliasing=aliasing
+        )
         options = {"max_split": max_split} if not paging else {}
         self.pool = Pool(
             self.device,
@@ -78,6 +82,7 @@ class PoolMachine(RuleBasedStateMachine):
             headroom=headroom,
             cross_stream=cross_stream,
             paging=paging,
+            steal=steal,
             oom_wait=0,
             gc_on_pressure=False,
             name="machine",
