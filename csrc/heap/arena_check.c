@@ -58,6 +58,27 @@ typedef struct walk_sums {
     size_t live, mapped, free_blocks, in_mapped, in_sparse, loose;
 } walk_sums;
 
+/* What a chunk says of its slots; counts those that are mapped. */
+static const char *
+check_slots(const gm_chunk *chunk, size_t *mapped)
+{
+    size_t zombies = 0;
+    for (size_t i = 0; i < chunk->slot_count; i++) {
+        const gm_slot *slot = &chunk->slots[i];
+        *mapped += slot->state == GM_SLOT_MAPPED;
+        zombies += slot->state == GM_SLOT_ZOMBIE;
+        if (slot->state != GM_SLOT_ZOMBIE &&
+            (slot->state == GM_SLOT_MAPPED) != (slot->frame != NULL)) {
+            return "a slot has a page and is not mapped, or the other way round";
+        }
+        if (slot->state == GM_SLOT_MAPPED && i >= chunk->touched_slots) {
+            return "a page lies where no slot ever had one";
+        }
+    }
+    return zombies == chunk->zombie_slots ? NULL
+                                          : "a chunk's number of zombies is wrong";
+}
+
 static const char *
 check_chunk(const gm_arena *arena, const gm_chunk *chunk, walk_sums *sums)
 {
@@ -89,8 +110,9 @@ check_chunk(const gm_arena *arena, const gm_chunk *chunk, walk_sums *sums)
         prev = block;
     }
     size_t mapped = 0;
-    for (size_t slot = 0; slot < chunk->slot_count; slot++) {
-        mapped += gm_chunk_is_mapped(chunk, slot);
+    const char *text = check_slots(chunk, &mapped);
+    if (text != NULL) {
+        return text;
     }
     sums->mapped += chunk->paged ? mapped * arena->page_size : chunk->size;
     if (address != chunk->base + chunk->size || mapped != chunk->mapped_slots) {
