@@ -7,6 +7,8 @@ typedef struct check_walk {
     const char *broken; /* static text, or NULL */
     size_t mapped_bytes;
     size_t whole_bytes;
+    uint64_t zombie_slots;
+    uint64_t frame_zombies; /* what mapped pages say of them */
     size_t free_blocks;
     size_t index_entries;
     size_t lanes;
@@ -64,6 +66,61 @@ check_pending(const gm_lane *lane)
     return NULL;
 }
 
+/* A zombie's slots still map pages that know of it, which are others' by now. */
+static const char *
+check_zombie(const gm_zombie *zombie)
+{
+    for (size_t i = 0; i < zombie->count; i++) {
+        const gm_slot *slot = &zombie->chunk->slots[zombie->first_slot + i];
+        if (slot->state != GM_SLOT_ZOMBIE) {
+            return "a slot of a zombie is in use";
+        }
+        if (slot->frame == NULL || atomic_load(&slot->frame->zombies) == 0 ||
+            slot->frame->looted) {
+            return "a page does not know of a zombie that maps it";
+        }
+    }
+    return NULL;
+}
+
+/* Listed zombies stand in the order in which their work is done. */
+static const char *
+check_zombies(const gm_lane *lane)
+{
+    uint64_t frees = 0;
+    for (const gm_list *link = lane->zombies.next; link != &lane->zombies;
+         link = link->next) {
+        const gm_zombie *zombie =
+            (const gm_zombie *)(const void *)((const char *)link -
+                                              offsetof(gm_zombie, link));
+        if (zombie->count == 0 || zombie->frees < frees ||
+            zombie->frees > lane->frees) {
+            return "zombies are not in the order of their last uses";
+        }
+        frees = zombie->frees;
+        const char *text = check_zombie(zombie);
+        if (text != NULL) {
+            return text;
+        }
+    }
+    return NULL;
+}
+
+static void
+sum_zombies(const gm_arena *arena, check_walk *walk)
+{
+    GM_LIST_FOREACH(link, &arena->chunks) {
+        const gm_chunk *chunk = GM_CONTAINER_OF(link, gm_chunk, link);
+        walk->zombie_slots += chunk->zombie_slots;
+        for (size_t i = 0; i < chunk->slot_count; i++) {
+            const gm_slot *slot = &chunk->slots[i];
+            if (slot->state == GM_SLOT_MAPPED) {
+                walk->frame_zombies += atomic_load(&slot->frame->zombies);
+            }
+        }
+    }
+}
+
 static bool
 check_lane(gm_lane *lane, void *argument)
 {
@@ -72,6 +129,9 @@ check_lane(gm_lane *lane, void *argument)
     for (unsigned i = 0; i < GM_ARENAS && walk->broken == NULL; i++) {
         const gm_arena *arena = &lane->shelves[i].arena;
         walk->broken = gm_arena_check(arena);
+        if (walk->broken == NULL) {
+            sum_zombies(arena, walk);
+        }
         if (arena->page_size != 0) {
             walk->mapped_bytes += arena->mapped_bytes;
         }
@@ -85,6 +145,9 @@ check_lane(gm_lane *lane, void *argument)
     if (walk->broken == NULL) {
         walk->broken = check_pending(lane);
     }
+    if (walk->broken == NULL) {
+        walk->broken = check_zombies(lane);
+    }
     return walk->broken == NULL;
 }
 
@@ -96,25 +159,35 @@ change_count_locked(const gm_page_pool *pages)
 }
 
 static size_t
-free_pages_locked(const gm_page_pool *pages)
+free_pages_locked(const gm_page_pool *pages, uint64_t *zombies)
 {
     size_t count = 0;
     for (const gm_frame *frame = pages->free; frame != NULL; frame = frame->next) {
+        *zombies += atomic_load(&frame->zombies);
         count++;
     }
     return count;
 }
 
+/* What may change while the lanes are walked one by one. */
+typedef struct check_moment {
+    uint64_t changes; /* of pages */
+    uint64_t unmaps;  /* counted before pages forget a zombie */
+} check_moment;
+
 /* The page pool's own sums, and those of the walk unless pages came or went since
  * `before`. */
 static const char *
-check_page_pool(gm_pool *pool, const check_walk *walk, uint64_t before)
+check_page_pool(gm_pool *pool, const check_walk *walk, check_moment before)
 {
     gm_page_pool *pages = &pool->page_pool;
     const char *broken = NULL;
     gm_mutex_lock(&pages->lock);
-    bool quiet = before != UINT64_MAX && change_count_locked(pages) == before &&
+    bool quiet = before.changes != UINT64_MAX &&
+                 change_count_locked(pages) == before.changes &&
                  pages->quarantined == 0;
+    uint64_t zombies = walk->frame_zombies;
+    size_t free_pages = free_pages_locked(pages, &zombies);
     size_t in_flight_pages =
         pool->page_size == 0 ? 0 : pages->in_flight / pool->page_size;
     size_t created =
@@ -122,8 +195,7 @@ check_page_pool(gm_pool *pool, const check_walk *walk, uint64_t before)
     if (pages->reserved.current != created + pages->whole_bytes) {
         broken = "reserved bytes differ from the pages and segments that exist";
     }
-    else if (pages->count > pages->created ||
-             pages->count != free_pages_locked(pages) ||
+    else if (pages->count > pages->created || pages->count != free_pages ||
              pages->created > gm_slab_live(&pages->frames)) {
         broken = "the stack of free pages is larger than the pages that exist";
     }
@@ -132,6 +204,10 @@ check_page_pool(gm_pool *pool, const check_walk *walk, uint64_t before)
     }
     else if (quiet && pages->whole_bytes != walk->whole_bytes) {
         broken = "segments are reserved that no arena holds";
+    }
+    else if (quiet && atomic_load(&pool->unmaps) == before.unmaps &&
+             zombies != walk->zombie_slots) {
+        broken = "pages know of more or fewer zombies than there are";
     }
     gm_mutex_unlock(&pages->lock);
     return broken;
@@ -144,8 +220,9 @@ gm_pool_check(gm_pool *pool, char *text, size_t text_size)
     if (gm_pool_is_forked(pool)) {
         return GM_FORKED;
     }
+    check_moment before = {.unmaps = atomic_load(&pool->unmaps)};
     gm_mutex_lock(&pool->page_pool.lock);
-    uint64_t before = change_count_locked(&pool->page_pool);
+    before.changes = change_count_locked(&pool->page_pool);
     gm_mutex_unlock(&pool->page_pool.lock);
     gm_lanes_visit(pool, check_lane, &walk);
     if (walk.broken == NULL) {

@@ -113,10 +113,9 @@ gm_lane_is_done_locked(gm_lane *lane)
     if (lane->frees == 0) {
         return true;
     }
-    if (!refresh_marker(lane)) {
-        return false;
-    }
-    return gm_lane_done_locked(lane) >= lane->frees;
+    bool covered = refresh_marker(lane);
+    uint64_t done = gm_lane_done_locked(lane); /* older marks may be done in any case */
+    return covered && done >= lane->frees;
 }
 
 gm_event

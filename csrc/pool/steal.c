@@ -120,8 +120,15 @@ typedef struct steal {
     gm_lane *lane;
     const gm_placement *placement;
     size_t wanted; /* pages, still */
+    bool failed;   /* a page could not be moved: no more is tried */
     gm_loot *loot;
 } steal;
+
+static bool
+goes_on(const steal *self)
+{
+    return self->wanted != 0 && !self->failed;
+}
 
 /* Unmaps pages of a block whose work is done. */
 static void
@@ -129,14 +136,14 @@ take_done(steal *self, gm_arena *arena, gm_block *block, victim slots)
 {
     size_t count;
     size_t first = last_run(block->chunk, slots, self->wanted, &count);
-    while (count != 0 && self->wanted != 0) {
+    while (count != 0 && goes_on(self)) {
         size_t bytes = 0;
         gm_status status =
             gm_source_unmap_locked(self->lane, arena, block, first, count, &bytes);
         self->wanted -= bytes / arena->page_size;
         if (status != GM_OK) {
             gm_pool_report(status, "move a page");
-            self->wanted = 0;
+            self->failed = true;
         }
         slots.end = first;
         first = last_run(block->chunk, slots, self->wanted, &count);
@@ -150,8 +157,8 @@ loot_run(steal *self, gm_arena *arena, gm_block *block, size_t first, size_t cou
     gm_lane *lane = self->lane;
     gm_loot *loot = self->loot;
     gm_chunk *chunk = block->chunk;
-    for (size_t slot = first; slot < first + count; slot++) {
-        gm_frame *frame = chunk->slots[slot].frame;
+    for (size_t i = count; i-- > 0;) {
+        gm_frame *frame = chunk->slots[first + i].frame;
         atomic_fetch_add(&frame->zombies, 1);
         frame->looted = true;
         frame->next = loot->frames;
@@ -173,14 +180,14 @@ loot_run(steal *self, gm_arena *arena, gm_block *block, size_t first, size_t cou
 static void
 take_undone(steal *self, gm_arena *arena, gm_block *block, victim slots)
 {
-    while (self->wanted != 0) {
+    while (goes_on(self)) {
         size_t count;
         size_t first = last_run(block->chunk, slots, self->wanted, &count);
         if (count == 0) {
             return;
         }
         if (gm_slab_reserve(&self->lane->zombie_slab, 1) != GM_OK) {
-            self->wanted = 0;
+            self->failed = true;
             return;
         }
         loot_run(self, arena, block, first, count);
@@ -194,7 +201,7 @@ search_arena(steal *self, gm_arena *arena, bool done)
 {
     uint64_t covered = self->lane->marker.done;
     gm_block *next = gm_arena_next_cached(arena, NULL);
-    while (next != NULL && self->wanted != 0) {
+    while (next != NULL && goes_on(self)) {
         gm_block *block = next;
         next = gm_arena_next_cached(arena, block);
         for (int above = 1; above >= 0 && (block->freed_at <= covered) == done;
@@ -262,9 +269,12 @@ gm_steal_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placement,
     size_t wanted = count_wanted(pool, placement->missing, terms, 1);
     *out = (gm_loot){.unmet = wanted};
     gm_list_init(&out->zombies);
+    if (wanted != 0 && gm_lane_is_capturing_locked(lane)) {
+        out->unmet = 0; /* nor may memory of other lanes move now */
+        return;
+    }
     if (wanted == 0 ||
-        atomic_load_explicit(&lane->kind, memory_order_relaxed) == GM_ARENA_STABLE ||
-        gm_lane_is_capturing_locked(lane)) {
+        atomic_load_explicit(&lane->kind, memory_order_relaxed) == GM_ARENA_STABLE) {
         return;
     }
     uint64_t start = device->ops->clock_ns(device);
@@ -281,10 +291,10 @@ gm_steal_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placement,
         search_arena(&self, arena, false);
         search_arena(&self, other, false);
     }
-    out->unmet = self.wanted;
+    out->unmet = self.failed ? 0 : self.wanted;
     lane->behind = out->count != 0;
-    atomic_fetch_add(&pool->stolen_bytes, (wanted - self.wanted) * pool->page_size);
-    atomic_fetch_add(&pool->aliased_bytes, out->count * pool->page_size);
+    size_t done = wanted - self.wanted - out->count;
+    atomic_fetch_add(&pool->stolen_bytes, done * pool->page_size);
     atomic_fetch_add(&pool->steal_ns, device->ops->clock_ns(device) - start);
 }
 
@@ -333,6 +343,11 @@ confirm(gm_lane *lane, gm_zombie *zombie)
 void
 gm_steal_settle_locked(gm_lane *lane, gm_loot *loot, bool committed)
 {
+    gm_pool *pool = lane->pool;
+    if (committed) {
+        atomic_fetch_add(&pool->stolen_bytes, loot->count * pool->page_size);
+        atomic_fetch_add(&pool->aliased_bytes, loot->count * pool->page_size);
+    }
     GM_LIST_FOREACH_SAFE(link, following, &loot->zombies) {
         gm_zombie *zombie = GM_CONTAINER_OF(link, gm_zombie, link);
         if (committed) {
@@ -347,7 +362,7 @@ gm_steal_settle_locked(gm_lane *lane, gm_loot *loot, bool committed)
 void
 gm_steal_bury_locked(gm_lane *lane)
 {
-    if (gm_list_is_empty(&lane->zombies)) {
+    if (gm_list_is_empty(&lane->zombies) || gm_lane_is_capturing_locked(lane)) {
         return;
     }
     gm_device *device = lane->pool->device;
@@ -361,6 +376,9 @@ gm_steal_bury_locked(gm_lane *lane)
         }
         gm_status status =
             device->ops->unmap(device, address_of(zombie), zombie->count * page_size);
+        if (status == GM_CAPTURING) {
+            return; /* another stream captures: later */
+        }
         if (status == GM_OK) {
             atomic_fetch_add(&lane->pool->unmaps, zombie->count);
             for (size_t i = 0; i < zombie->count; i++) {
