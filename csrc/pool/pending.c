@@ -86,6 +86,15 @@ find_use(const gm_block *block, uint64_t identity)
     return NULL;
 }
 
+static void
+note_use(const gm_lane *lane, const gm_block *block, uint64_t identity)
+{
+    gm_device *device = lane->pool->device;
+    if (gm_pool_attention(lane->pool, GM_POOL_CHECKED) != 0) {
+        device->ops->note_use(device, gm_block_start(block), block->size, identity);
+    }
+}
+
 gm_status
 gm_pending_record_locked(gm_lane *lane, gm_block *block, gm_stream stream,
                          uint64_t identity)
@@ -93,6 +102,7 @@ gm_pending_record_locked(gm_lane *lane, gm_block *block, gm_stream stream,
     if (block->uses == 0) {
         gm_list_init(&block->use_list);
     }
+    note_use(lane, block, identity);
     gm_device *device = lane->pool->device;
     bool of_thread = (identity & GM_IDENTITY_OF_THREAD) != 0;
     gm_use *use = find_use(block, identity);
@@ -127,10 +137,31 @@ is_of_this_thread(gm_device *device, const gm_watch *watch)
            device->ops->stream_identity(device, watch->stream) == watch->identity;
 }
 
+/* Nothing more is queued on a stream that has retired: its uses were noted before. */
+void
+gm_pending_note_uses_locked(gm_lane *lane, const gm_block *block)
+{
+    uint64_t own = atomic_load_explicit(&lane->identity, memory_order_relaxed);
+    if (own != GM_NO_IDENTITY) {
+        note_use(lane, block, own);
+    }
+    if (block->uses == 0) {
+        return; /* then there is no list */
+    }
+    GM_LIST_FOREACH(link, &block->use_list) {
+        const gm_use *use = GM_CONTAINER_OF(link, gm_use, block_link);
+        if (use->watch->final == 0 &&
+            is_of_this_thread(lane->pool->device, use->watch)) {
+            note_use(lane, block, use->watch->identity);
+        }
+    }
+}
+
 void
 gm_pending_file_locked(gm_lane *lane, gm_block *block)
 {
     gm_device *device = lane->pool->device;
+    gm_pending_note_uses_locked(lane, block);
     GM_LIST_FOREACH(link, &block->use_list) {
         gm_use *use = GM_CONTAINER_OF(link, gm_use, block_link);
         gm_watch *watch = use->watch;
