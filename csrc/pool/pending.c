@@ -86,6 +86,7 @@ find_use(const gm_block *block, uint64_t identity)
     return NULL;
 }
 
+/* Tells a checked device. */
 static void
 note_use(const gm_lane *lane, const gm_block *block, uint64_t identity)
 {
@@ -95,6 +96,18 @@ note_use(const gm_lane *lane, const gm_block *block, uint64_t identity)
     }
 }
 
+/* The stream uses the block from now on. A thread's own one is marked at once. */
+static gm_status
+begin_use(gm_lane *lane, const gm_block *block, const gm_use *use, gm_stream stream,
+          uint64_t identity)
+{
+    gm_device *device = lane->pool->device;
+    note_use(lane, block, identity);
+    return (identity & GM_IDENTITY_OF_THREAD) != 0
+               ? device->ops->event_record(device, use->event, stream)
+               : GM_OK;
+}
+
 gm_status
 gm_pending_record_locked(gm_lane *lane, gm_block *block, gm_stream stream,
                          uint64_t identity)
@@ -102,18 +115,13 @@ gm_pending_record_locked(gm_lane *lane, gm_block *block, gm_stream stream,
     if (block->uses == 0) {
         gm_list_init(&block->use_list);
     }
-    note_use(lane, block, identity);
-    gm_device *device = lane->pool->device;
-    bool of_thread = (identity & GM_IDENTITY_OF_THREAD) != 0;
     gm_use *use = find_use(block, identity);
     if (use != NULL) {
-        return of_thread ? device->ops->event_record(device, use->event, stream)
-                         : GM_OK;
+        return begin_use(lane, block, use, stream, identity);
     }
     GM_TRY(gm_slab_reserve(&lane->watches_slab, 1));
     GM_TRY(take_use(lane, &use));
-    gm_status status =
-        of_thread ? device->ops->event_record(device, use->event, stream) : GM_OK;
+    gm_status status = begin_use(lane, block, use, stream, identity);
     if (status != GM_OK) {
         gm_list_push_back(&lane->idle_uses, &use->watch_link);
         return status;
