@@ -79,6 +79,9 @@ gm_checker_create(size_t page_size, gm_checker **out);
 void
 gm_checker_destroy(gm_checker *checker);
 
+/* The text of all violations that are kept fits in as many bytes. */
+#define GM_CHECKER_TEXT_SIZE ((size_t)2048)
+
 /* How many violations there were; `text` receives the first few, one in a line, as far
  * as `size` bytes hold them, NUL-terminated. size 0: no text. */
 uint64_t

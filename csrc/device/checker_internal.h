@@ -14,6 +14,9 @@
 #define CHECKER_LINES 8 /* reports that are kept */
 #define CHECKER_LINE_SIZE 240
 
+_Static_assert(CHECKER_LINES *CHECKER_LINE_SIZE < GM_CHECKER_TEXT_SIZE,
+               "the first few violations are read as a whole");
+
 /* Note [Numbers of streams]
  * A stream's number is its place in every clock. A stream that knows nothing that the
  * host does not know, and whose uses are all finished, is as good as forgotten: its
