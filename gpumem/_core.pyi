@@ -83,6 +83,7 @@ class Device:
     def recorded_calls(self) -> list[str]: ...
     def set_lag(self, operations: int, /) -> None: ...  # sim
     def tick(self) -> None: ...  # sim
+    def violations(self) -> tuple[int, str]: ...  # checked devices; (count, lines)
     @property
     def host_waits(self) -> int: ...  # sim
 
@@ -96,6 +97,7 @@ def open_host(
     delayed: bool = False,
     manual_clock: bool = False,
     shared: str | None = None,
+    checked: bool = False,
 ) -> Device: ...
 def open_sim(
     index: int,
@@ -105,6 +107,7 @@ def open_sim(
     paging: bool = True,
     aliasing: bool = True,
     lag: int = 0,
+    checked: bool = False,
 ) -> Device: ...
 
 @final

@@ -36,12 +36,13 @@ def device(
     shared: str | None = None,
     clock: Literal["real", "manual"] = "real",
     lag: int = 0,
+    checked: bool = False,
 ) -> Device:
     """Return a new device that nobody else knows; its name is not registered.
 
     Its methods ``occupy``, ``set_reported_free``, ``advance``, ``counters``,
     ``set_capturing``, ``with_faults``, ``set_lag`` and ``tick`` steer it; streams have
-    ``stall`` and ``release``.
+    ``stall`` and ``release``. ``violations`` is the report of a checked device.
 
     Parameters
     ----------
@@ -60,6 +61,10 @@ def device(
         ``"manual"``: time of a host device moves by ``Device.advance`` alone.
     lag
         An event of a sim device is done so many ``tick`` calls after it was recorded.
+    checked
+        ``Device.violations`` tells of each block whose memory somebody else's work may
+        still use, and each mapping that goes too early: judged by the events and waits
+        that order them, not by whether the work happened to be done.
 
     Raises
     ------
@@ -85,6 +90,7 @@ def device(
             paging=paging,
             aliasing=aliasing,
             lag=operations,
+            checked=checked,
         )
     if lag or size is None:
         raise ValueError("lag and capacity=None belong to sim devices")
@@ -97,6 +103,7 @@ def device(
         delayed=delayed,
         manual_clock=clock == "manual",
         shared=shared,
+        checked=checked,
     )
 
 

@@ -294,6 +294,18 @@ typedef struct gm_device_ops {
     /* Copies the backend's own counters. */
     void (*counters)(gm_device *self, gm_device_counters *out);
 
+    /* ---- what a checked device is told (checker.h); NULL on any other ------------------- */
+
+    /* The bytes begin a new life: a block, used first on the stream of this identity. It
+     * is an identity and not a handle, since the thread that tells may not be the one
+     * whose own stream it is. Never fails, never waits. */
+    void (*note_block)(gm_device *self, gm_devptr address, size_t size,
+                       uint64_t identity);
+
+    /* Work on that stream that uses these bytes has been queued up to now. */
+    void (*note_use)(gm_device *self, gm_devptr address, size_t size,
+                     uint64_t identity);
+
     /* Frees the object; called once, when the last reference goes. Must not be called
      * by anybody but gm_device_release. */
     void (*close)(gm_device *self);
@@ -304,7 +316,8 @@ struct gm_device {
     const gm_device_ops *ops;
     gm_device_info info; /* constant after creation */
     _Atomic uint32_t references;
-    uint32_t generation; /* gm_process_generation() at creation */
+    uint32_t generation;             /* gm_process_generation() at creation */
+    struct gm_checked_calls *checks; /* checker_device.h; NULL: unchecked */
 };
 
 /* Fills the head; references = 1. For backends. */

@@ -324,6 +324,18 @@ fault_counters(gm_device *self, gm_device_counters *out)
 }
 
 static void
+fault_note_block(gm_device *self, gm_devptr address, size_t size, uint64_t identity)
+{
+    inner_of(self)->ops->note_block(inner_of(self), address, size, identity);
+}
+
+static void
+fault_note_use(gm_device *self, gm_devptr address, size_t size, uint64_t identity)
+{
+    inner_of(self)->ops->note_use(inner_of(self), address, size, identity);
+}
+
+static void
 fault_close(gm_device *self) GM_NO_THREAD_ANALYSIS
 {
     fault_device *fault = fault_of(self);
@@ -377,6 +389,8 @@ fill_ops(gm_device_ops *ops, const gm_device_ops *inner)
     ops->clock_ns = fault_clock_ns;
     ops->coarse_clock_ns = fault_coarse_clock_ns;
     ops->counters = fault_counters;
+    ops->note_block = inner->note_block == NULL ? NULL : fault_note_block;
+    ops->note_use = inner->note_use == NULL ? NULL : fault_note_use;
     ops->close = fault_close;
 }
 

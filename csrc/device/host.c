@@ -5,6 +5,7 @@
 
 #include "base/bits.h"
 #include "base/futex.h"
+#include "device/checker_device.h"
 #include "device/host_internal.h"
 
 #define DEFAULT_PAGE_SIZE ((size_t)2 << 20)
@@ -188,6 +189,13 @@ gm_host_create(const gm_host_options *options, gm_device **out)
         goto fail;
     }
     gm_host_streams_init(host);
+    if (options->checked) {
+        status = gm_checker_install(&host->head, &host->ops);
+        if (status != GM_OK) {
+            host_close(&host->head);
+            return status;
+        }
+    }
     *out = &host->head;
     return GM_OK;
 fail:

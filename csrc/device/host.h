@@ -29,6 +29,7 @@ typedef struct gm_host_options {
     bool aliasing;           /* offer GM_CAP_ALIASING */
     bool delayed;            /* streams start stalled */
     bool manual_clock;       /* time moves by gm_host_advance alone */
+    bool checked;            /* uses and edges are checked (checker.h) */
     const char *shared_name; /* NULL, or: capacity shared with every process of this
                                 user that names the same; 1 to 64 letters, digits, '-'
                                 and '_' */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/bits.h"
+#include "device/checker_device.h"
 #include "device/sim_internal.h"
 #include "device/sim_space.h"
 
@@ -192,6 +193,13 @@ gm_sim_create(const gm_sim_options *options, gm_device **out)
     gm_handles_init(&sim->streams, sizeof(sim_stream));
     gm_list_init(&sim->thread_streams);
     atomic_init(&sim->lag, options->lag);
+    if (options->checked) {
+        gm_status status = gm_checker_install(&sim->head, &sim->ops);
+        if (status != GM_OK) {
+            sim_close(&sim->head);
+            return status;
+        }
+    }
     *out = &sim->head;
     return GM_OK;
 }

@@ -24,6 +24,7 @@ typedef struct gm_sim_options {
     bool paging;
     bool aliasing;
     uint64_t lag; /* operations */
+    bool checked; /* uses and edges are checked (checker.h) */
 } gm_sim_options;
 
 GM_NODISCARD gm_status

@@ -55,18 +55,26 @@ gm_pool_try_alloc(gm_pool *pool, const gm_request *request, gm_block **out)
     if (over_budget) {
         gm_peaks_survey(pool);
     }
-    if (status == GM_OK && gm_pool_attention(pool, GM_POOL_TRACED) != 0) {
-        gm_pool_trace_alloc(pool, request, *out);
+    if (status == GM_OK &&
+        gm_pool_attention(pool, GM_POOL_TRACED | GM_POOL_CHECKED) != 0) {
+        gm_pool_tell_alloc(pool, request, *out);
     }
     return status;
 }
 
 /* ---- freeing ------------------------------------------------------------------------ */
 
+/* Somebody wants to know. A block that was pending has told its uses before. */
 static void
-trace_completed(gm_lane *lane, const gm_block *block)
+tell_completed(gm_lane *lane, const gm_block *block) GM_REQUIRES(lane->lock)
 {
     gm_pool *pool = lane->pool;
+    if (gm_block_state_of(block) != GM_HEAP_PENDING) {
+        gm_pending_note_uses_locked(lane, block);
+    }
+    if (gm_pool_attention(pool, GM_POOL_HISTORY) == 0) {
+        return;
+    }
     gm_trace_entry entry =
         gm_trace_make(pool, GM_TRACE_FREE_COMPLETED, gm_block_start(block),
                       block->requested, lane->stream, block->context);
@@ -80,8 +88,8 @@ release_locked(gm_lane *lane, gm_shelf *shelf, gm_block *block) GM_REQUIRES(lane
     const gm_pool *pool = lane->pool;
     gm_device *device = pool->device;
     lane->frees++;
-    if (gm_pool_attention(pool, GM_POOL_HISTORY) != 0) {
-        trace_completed(lane, block);
+    if (gm_pool_attention(pool, GM_POOL_HISTORY | GM_POOL_CHECKED) != 0) {
+        tell_completed(lane, block);
     }
     gm_moment now = {.ns = device->ops->coarse_clock_ns(device), .frees = lane->frees};
     gm_arena_release(&shelf->arena, block, now);

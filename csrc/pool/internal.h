@@ -70,9 +70,9 @@ gm_pool_open_request(const gm_pool *pool, const gm_request *request, size_t *siz
     return GM_OK;
 }
 
-/* Tells history and observer of an allocation. No lock held. */
+/* Tells a checked device, history and observer of an allocation. No lock held. */
 void
-gm_pool_trace_alloc(gm_pool *pool, const gm_request *request, const gm_block *block);
+gm_pool_tell_alloc(gm_pool *pool, const gm_request *request, const gm_block *block);
 
 /* Frees a block whose state the caller set to FREEING: nobody else has it. */
 void
@@ -321,6 +321,11 @@ gm_pending_record_locked(gm_lane *lane, gm_block *block, gm_stream stream,
 /* The stream is about to go: one last event covers every later free. */
 void
 gm_pending_retire_stream_locked(gm_lane *lane, uint64_t identity)
+    GM_REQUIRES(lane->lock);
+
+/* Tells a checked device of the uses that end with the block's free. */
+void
+gm_pending_note_uses_locked(gm_lane *lane, const gm_block *block)
     GM_REQUIRES(lane->lock);
 
 /* ---- reclaim.c ------------------------------------------------------------------- */

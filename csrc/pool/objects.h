@@ -216,6 +216,7 @@ enum {
     GM_POOL_HISTORY = 2,  /* the trace is on */
     GM_POOL_OBSERVED = 4, /* there is an observer */
     GM_POOL_TRACED = GM_POOL_HISTORY | GM_POOL_OBSERVED,
+    GM_POOL_CHECKED = 8, /* the device wants to know of blocks; constant */
 };
 
 struct gm_pool {

@@ -86,6 +86,28 @@ find_use(const gm_block *block, uint64_t identity)
     return NULL;
 }
 
+/* Tells a checked device. */
+static void
+note_use(const gm_lane *lane, const gm_block *block, uint64_t identity)
+{
+    gm_device *device = lane->pool->device;
+    if (gm_pool_attention(lane->pool, GM_POOL_CHECKED) != 0) {
+        device->ops->note_use(device, gm_block_start(block), block->size, identity);
+    }
+}
+
+/* The stream uses the block from now on. A thread's own one is marked at once. */
+static gm_status
+begin_use(gm_lane *lane, const gm_block *block, const gm_use *use, gm_stream stream,
+          uint64_t identity)
+{
+    gm_device *device = lane->pool->device;
+    note_use(lane, block, identity);
+    return (identity & GM_IDENTITY_OF_THREAD) != 0
+               ? device->ops->event_record(device, use->event, stream)
+               : GM_OK;
+}
+
 gm_status
 gm_pending_record_locked(gm_lane *lane, gm_block *block, gm_stream stream,
                          uint64_t identity)
@@ -93,17 +115,13 @@ gm_pending_record_locked(gm_lane *lane, gm_block *block, gm_stream stream,
     if (block->uses == 0) {
         gm_list_init(&block->use_list);
     }
-    gm_device *device = lane->pool->device;
-    bool of_thread = (identity & GM_IDENTITY_OF_THREAD) != 0;
     gm_use *use = find_use(block, identity);
     if (use != NULL) {
-        return of_thread ? device->ops->event_record(device, use->event, stream)
-                         : GM_OK;
+        return begin_use(lane, block, use, stream, identity);
     }
     GM_TRY(gm_slab_reserve(&lane->watches_slab, 1));
     GM_TRY(take_use(lane, &use));
-    gm_status status =
-        of_thread ? device->ops->event_record(device, use->event, stream) : GM_OK;
+    gm_status status = begin_use(lane, block, use, stream, identity);
     if (status != GM_OK) {
         gm_list_push_back(&lane->idle_uses, &use->watch_link);
         return status;
@@ -127,10 +145,31 @@ is_of_this_thread(gm_device *device, const gm_watch *watch)
            device->ops->stream_identity(device, watch->stream) == watch->identity;
 }
 
+/* Nothing more is queued on a stream that has retired: its uses were noted before. */
+void
+gm_pending_note_uses_locked(gm_lane *lane, const gm_block *block)
+{
+    uint64_t own = atomic_load_explicit(&lane->identity, memory_order_relaxed);
+    if (own != GM_NO_IDENTITY) {
+        note_use(lane, block, own);
+    }
+    if (block->uses == 0) {
+        return; /* then there is no list */
+    }
+    GM_LIST_FOREACH(link, &block->use_list) {
+        const gm_use *use = GM_CONTAINER_OF(link, gm_use, block_link);
+        if (use->watch->final == 0 &&
+            is_of_this_thread(lane->pool->device, use->watch)) {
+            note_use(lane, block, use->watch->identity);
+        }
+    }
+}
+
 void
 gm_pending_file_locked(gm_lane *lane, gm_block *block)
 {
     gm_device *device = lane->pool->device;
+    gm_pending_note_uses_locked(lane, block);
     GM_LIST_FOREACH(link, &block->use_list) {
         gm_use *use = GM_CONTAINER_OF(link, gm_use, block_link);
         gm_watch *watch = use->watch;

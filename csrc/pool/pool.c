@@ -52,6 +52,8 @@ gm_pool_create(gm_device *device, const gm_pool_options *options, gm_pool **out)
     gm_list_init(&pool->link);
     gm_page_pool_init(pool);
     pool->created_ns = device->ops->clock_ns(device);
+    atomic_store(&pool->attention,
+                 device->ops->note_block != NULL ? GM_POOL_CHECKED : 0);
     atomic_store(&pool->references, 1);
     atomic_store(&pool->cross_stream, (uint32_t)options->cross_stream);
     atomic_store(&pool->gc_on_pressure, options->gc_on_pressure);
@@ -126,8 +128,13 @@ gm_pool_id(const gm_pool *pool)
 /* ---- allocating ------------------------------------------------------------------- */
 
 void
-gm_pool_trace_alloc(gm_pool *pool, const gm_request *request, const gm_block *block)
+gm_pool_tell_alloc(gm_pool *pool, const gm_request *request, const gm_block *block)
 {
+    gm_device *device = pool->device;
+    if (gm_pool_attention(pool, GM_POOL_CHECKED) != 0) {
+        device->ops->note_block(device, gm_block_start(block), block->size,
+                                device->ops->stream_identity(device, request->stream));
+    }
     gm_trace_entry entry =
         gm_trace_make(pool, GM_TRACE_ALLOC, gm_block_start(block), request->size,
                       request->stream, request->context);
@@ -208,8 +215,8 @@ gm_pool_alloc(gm_pool *pool, const gm_request *request, gm_block **out, gm_oom *
             attempt(pool, request, size, identity, &lane, &ladder, &block);
         if (status == GM_OK) {
             *out = block;
-            if (gm_pool_attention(pool, GM_POOL_TRACED) != 0) {
-                gm_pool_trace_alloc(pool, request, block);
+            if (gm_pool_attention(pool, GM_POOL_TRACED | GM_POOL_CHECKED) != 0) {
+                gm_pool_tell_alloc(pool, request, block);
             }
             return GM_OK;
         }

@@ -334,29 +334,31 @@ finish_open(core_state *state, gm_status status, gm_device *device, bool manual_
 PyDoc_STRVAR(
     open_host_doc,
     "open_host($module, /, index, capacity, *, page_size=0, paging=True,\n"
-    "          aliasing=True, delayed=False, manual_clock=False, shared=None)\n"
+    "          aliasing=True, delayed=False, manual_clock=False, shared=None,\n"
+    "          checked=False)\n"
     "--\n\n"
     "A device in this machine's memory with the manners of a GPU.\n\n"
     "capacity and page_size are bytes; page_size 0 means 2 MiB. delayed: streams "
     "start\n"
     "stalled. manual_clock: time moves by advance() alone. shared: processes that "
     "name\n"
-    "the same text share the capacity.");
+    "the same text share the capacity. checked: violations() says where memory was\n"
+    "reused without an edge.");
 
 static PyObject *
 open_host(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"index",        "capacity", "page_size",
-                            "paging",       "aliasing", "delayed",
-                            "manual_clock", "shared",   NULL};
+    static char *names[] = {"index",    "capacity", "page_size",    "paging",
+                            "aliasing", "delayed",  "manual_clock", "shared",
+                            "checked",  NULL};
     core_state *state = state_of_module(module);
     PyObject *capacity, *page_size = NULL;
-    int paging = 1, aliasing = 1, delayed = 0, manual_clock = 0;
+    int paging = 1, aliasing = 1, delayed = 0, manual_clock = 0, checked = 0;
     gm_host_options options = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO|$Oppppz:open_host", names,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO|$Oppppzp:open_host", names,
                                      &options.index, &capacity, &page_size, &paging,
                                      &aliasing, &delayed, &manual_clock,
-                                     &options.shared_name) ||
+                                     &options.shared_name, &checked) ||
         check_index(options.index) < 0 ||
         parse_size(state, capacity, "capacity", &options.capacity) < 0 ||
         (page_size != NULL &&
@@ -372,6 +374,7 @@ open_host(PyObject *module, PyObject *args, PyObject *kwargs)
     options.aliasing = aliasing && paging;
     options.delayed = delayed;
     options.manual_clock = manual_clock;
+    options.checked = checked;
     gm_device *device = NULL;
     gm_status status;
     gm_process_init();
@@ -384,25 +387,26 @@ open_host(PyObject *module, PyObject *args, PyObject *kwargs)
 PyDoc_STRVAR(
     open_sim_doc,
     "open_sim($module, /, index, capacity, *, page_size=0, paging=True,\n"
-    "         aliasing=True, lag=0)\n"
+    "         aliasing=True, lag=0, checked=False)\n"
     "--\n\n"
     "A device with addresses and no memory, for measurements.\n\n"
     "capacity is in bytes, None means unlimited. lag: an event is done that many\n"
-    "operations after it was recorded.");
+    "operations after it was recorded. checked: violations() says where memory was\n"
+    "reused without an edge.");
 
 static PyObject *
 open_sim(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"index",    "capacity", "page_size", "paging",
-                            "aliasing", "lag",      NULL};
+                            "aliasing", "lag",      "checked",   NULL};
     core_state *state = state_of_module(module);
     PyObject *capacity, *page_size = NULL, *lag_object = NULL;
-    int paging = 1, aliasing = 1;
+    int paging = 1, aliasing = 1, checked = 0;
     size_t lag = 0;
     gm_sim_options options = {.capacity = SIZE_MAX};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO|$OppO:open_sim", names,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO|$OppOp:open_sim", names,
                                      &options.index, &capacity, &page_size, &paging,
-                                     &aliasing, &lag_object) ||
+                                     &aliasing, &lag_object, &checked) ||
         check_index(options.index) < 0 ||
         (capacity != Py_None &&
          parse_size(state, capacity, "capacity", &options.capacity) < 0) ||
@@ -419,6 +423,7 @@ open_sim(PyObject *module, PyObject *args, PyObject *kwargs)
     options.paging = paging;
     options.aliasing = aliasing && paging;
     options.lag = lag;
+    options.checked = checked;
     gm_device *device = NULL;
     gm_process_init();
     gm_status status = gm_sim_create(&options, &device);
@@ -491,6 +496,10 @@ static PyMethodDef Device_methods[] = {
      "Events recorded from now on are done that many operations later (sim)."},
     {"tick", Device_tick, METH_NOARGS,
      "tick($self, /)\n--\n\nOne more operation of the program has passed (sim)."},
+    {"violations", Device_violations, METH_NOARGS,
+     "violations($self, /)\n--\n\n"
+     "(count, text): how often memory was reused, or a mapping removed, without an\n"
+     "edge that orders it, and the first few, one in a line (checked devices)."},
     {NULL, NULL, 0, NULL},
 };
 

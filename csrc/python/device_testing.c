@@ -1,5 +1,5 @@
 /* device_testing.c - the switches of a device that tests use: somebody else's memory,
- * failing calls, the clock, a capture, the lag of the sim device.
+ * failing calls, the clock, a capture, the lag of the sim device, the checker's report.
  *
  * A switch that the device does not have is a ValueError that says which device has
  * it; nothing is ignored.
@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/checker_device.h"
 #include "device/fault.h"
 #include "device/host.h"
 #include "device/sim.h"
@@ -303,4 +304,21 @@ Device_get_host_waits(PyObject *op, void *Py_UNUSED(closure))
         return NULL;
     }
     return PyLong_FromUnsignedLongLong(gm_sim_host_waits(sim));
+}
+
+/* ---- checked devices -------------------------------------------------------------------- */
+
+PyObject *
+Device_violations(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    gm_device *device = ((DeviceObject *)op)->device;
+    char text[GM_CHECKER_TEXT_SIZE];
+    if (!gm_device_is_checked(device)) {
+        return PyErr_Format(PyExc_ValueError,
+                            "violations() is for devices opened with checked=True, "
+                            "this is plain %s",
+                            device->info.name);
+    }
+    uint64_t count = gm_device_violations(device, text, sizeof(text));
+    return Py_BuildValue("Ks", (unsigned long long)count, text);
 }

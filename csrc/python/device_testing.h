@@ -30,6 +30,8 @@ Device_set_lag(PyObject *op, PyObject *operations);
 PyObject *
 Device_tick(PyObject *op, PyObject *ignored);
 PyObject *
+Device_violations(PyObject *op, PyObject *ignored);
+PyObject *
 Device_get_faults_injected(PyObject *op, void *closure);
 PyObject *
 Device_get_host_waits(PyObject *op, void *closure);

@@ -389,6 +389,7 @@ check_fill_widths(gm_device *device, const backend *kind)
             CHECK_EQ(memory[1 + bytes], 0xEE);
         }
     }
+    CHECK_OK(ops->stream_synchronize(device, 1, UINT64_MAX));
     CHECK_OK(ops->segment_destroy(device, segment, 2 * MIB));
 }
 
