@@ -15,17 +15,20 @@ typedef struct kind {
     bool paging;
     uint64_t lag;
     gm_cross_stream cross_stream;
+    gm_steal_mode steal;
 } kind;
 
 static const kind kinds[] = {
-    {"host", false, true, 0, GM_CROSS_STREAM_DONE},
-    {"host, segments", false, false, 0, GM_CROSS_STREAM_DONE},
-    {"host, waits", false, true, 0, GM_CROSS_STREAM_WAIT},
-    {"sim", true, true, 0, GM_CROSS_STREAM_DONE},
-    {"sim, lag", true, true, 50, GM_CROSS_STREAM_DONE},
-    {"sim, lag, segments", true, false, 50, GM_CROSS_STREAM_DONE},
-    {"sim, lag, waits", true, true, 50, GM_CROSS_STREAM_WAIT},
-    {"sim, lag, never", true, true, 50, GM_CROSS_STREAM_NEVER},
+    {"host", false, true, 0, GM_CROSS_STREAM_DONE, GM_STEAL_NEVER},
+    {"host, segments", false, false, 0, GM_CROSS_STREAM_DONE, GM_STEAL_NEVER},
+    {"host, waits", false, true, 0, GM_CROSS_STREAM_WAIT, GM_STEAL_RATIO},
+    {"host, steals", false, true, 0, GM_CROSS_STREAM_DONE, GM_STEAL_ALWAYS},
+    {"sim", true, true, 0, GM_CROSS_STREAM_DONE, GM_STEAL_NEVER},
+    {"sim, lag", true, true, 50, GM_CROSS_STREAM_DONE, GM_STEAL_NEVER},
+    {"sim, lag, segments", true, false, 50, GM_CROSS_STREAM_DONE, GM_STEAL_NEVER},
+    {"sim, lag, waits", true, true, 50, GM_CROSS_STREAM_WAIT, GM_STEAL_ALWAYS},
+    {"sim, lag, never", true, true, 50, GM_CROSS_STREAM_NEVER, GM_STEAL_RATIO},
+    {"sim, lag, steals", true, true, 50, GM_CROSS_STREAM_DONE, GM_STEAL_ALWAYS},
 };
 
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
@@ -47,6 +50,7 @@ checked_pool(const kind *self, size_t capacity)
     gm_pool_options options = usual_options();
     options.paging = self->paging;
     options.cross_stream = self->cross_stream;
+    options.steal = self->steal;
     return open_pool(self->sim ? open_sim(&sim) : open_host(&host), &options);
 }
 

@@ -66,10 +66,12 @@ def random_program(pool, seed, steps):
 @pytest.mark.parametrize("paging", [True, False])
 @pytest.mark.parametrize(("kind", "lag"), [("host", 0), ("sim", 0), ("sim", 50)])
 @pytest.mark.parametrize("cross_stream", ["done", "wait", "never"])
-def test_random_programs_are_clean(kind, lag, paging, cross_stream):
+@pytest.mark.parametrize("steal", ["never", "always"])
+def test_random_programs_are_clean(kind, lag, paging, cross_stream, steal):
     for seed in range(5):
         device = checked_device(kind, lag, paging=paging)
-        with Pool(device, cross_stream=cross_stream, oom_wait=0.1) as pool:
+        options = {"cross_stream": cross_stream, "steal": steal, "oom_wait": 0.1}
+        with Pool(device, **options) as pool:
             random_program(pool, seed, 600)
             assert device.violations() == (0, ""), seed
         assert device.violations() == (0, ""), seed
@@ -122,12 +124,13 @@ def test_memory_freed_while_a_copy_of_another_stream_reads_it_is_reported():
 
 @pytest.mark.parametrize("name", ["training", "decoding", "streams"])
 @pytest.mark.parametrize("lag", [0, 7, 500])
-def test_a_replay_is_clean_and_no_different(name, lag):
+@pytest.mark.parametrize("steal", ["never", "always"])
+def test_a_replay_is_clean_and_no_different(name, lag, steal):
     trace = read_trace(DATA / f"{name}.txt.gz")
     rows = []
     for checked in (False, True):
         device = _core.open_sim(0, None, lag=lag, checked=checked)
-        with Pool(device) as pool:
+        with Pool(device, steal=steal) as pool:
             passes = _core.replay(device, pool, trace.operations, trace.ids, passes=2)
         rows.append([{k: v for k, v in p.items() if "ns" not in k} for p in passes])
     assert device.violations() == (0, "")
