@@ -314,7 +314,7 @@ int
 buffer_note_stream(core_state *state, BufferObject *self, gm_stream stream)
 {
     BufferObject *root = buffer_root(self);
-    if (root->block == NULL || stream == root->stream) {
+    if (root->block == NULL) {
         return 0;
     }
     gm_status status = gm_pool_record_stream(root->block, stream);
@@ -323,6 +323,16 @@ buffer_note_stream(core_state *state, BufferObject *self, gm_stream stream)
         return -1;
     }
     return 0;
+}
+
+int
+buffer_note_queued(core_state *state, BufferObject *self, gm_stream stream)
+{
+    gm_device *device = buffer_device(self);
+    uint64_t identity = device->ops->stream_identity(device, stream);
+    return (identity & GM_IDENTITY_OF_THREAD) != 0
+               ? buffer_note_stream(state, self, stream)
+               : 0;
 }
 
 /* ---- slots of the type ----------------------------------------------------------- */

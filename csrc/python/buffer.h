@@ -167,6 +167,11 @@ buffer_is_orphan(const BufferObject *self);
 int
 buffer_note_stream(core_state *state, BufferObject *self, gm_stream stream);
 
+/* Work that was noted has been queued: the mark on a stream of this thread alone, which
+ * nobody else can record later, moves behind it. 0, or -1 with an exception. */
+int
+buffer_note_queued(core_state *state, BufferObject *self, gm_stream stream);
+
 /* Fills a Py_buffer for memory of ours. Takes no export; the caller counts. `self`
  * becomes view->obj (new reference). */
 int

@@ -89,7 +89,7 @@ fill_with(core_state *state, BufferObject *self, PyObject *value, gm_stream stre
         set_status_error(state, status, "fill");
         return -1;
     }
-    return 0;
+    return buffer_note_queued(state, self, stream);
 }
 
 PyObject *

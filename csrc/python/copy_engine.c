@@ -162,6 +162,13 @@ note_end(core_state *state, copy_end *end, gm_stream stream)
     return end->pinned != NULL ? pinned_note_stream(state, end->pinned, stream) : 0;
 }
 
+static int
+note_end_queued(core_state *state, copy_end *end, gm_stream stream)
+{
+    return end->buffer != NULL ? buffer_note_queued(state, end->buffer, stream)
+                               : note_end(state, end, stream);
+}
+
 /* Copies by way of a block in between, which stream order protects after its free. */
 static int
 copy_through_block(copy_job *job, gm_device *device, bool queued)
@@ -258,10 +265,16 @@ copy_by_device(copy_job *job)
                    note_end(job->state, job->source, job->stream) < 0)) {
         return -1;
     }
-    if (ends_overlap(job->target, job->source)) {
-        return copy_through_block(job, device, queued);
+    int result = ends_overlap(job->target, job->source)
+                     ? copy_through_block(job, device, queued)
+                     : copy_run_direct(job, device, job->stream, queued);
+    if (result == 0 && queued) {
+        result = note_end_queued(job->state, job->target, job->stream) < 0 ||
+                         note_end_queued(job->state, job->source, job->stream) < 0
+                     ? -1
+                     : 0;
     }
-    return copy_run_direct(job, device, job->stream, queued);
+    return result;
 }
 
 /* ---- by NumPy -------------------------------------------------------------------- */
