@@ -459,13 +459,16 @@ own_pages_stay_when_other_streams_give(void)
     gm_block *guards[2];
     gm_devptr hole = leave_hole(pool, 10 * PAGE, 0, &guards[0]);
     give_back(pool, 4 * PAGE);
-    (void)leave_hole(pool, 20 * PAGE, other, &guards[1]);
+    gm_devptr idle = leave_hole(pool, 20 * PAGE, other, &guards[1]);
+    size_t before = reserved(pool);
     uint64_t unmaps = stats_of(pool).unmaps;
     gm_block *block = take(pool, 9 * PAGE, 0);
     CHECK_EQ(gm_block_address(block), hole);
     CHECK_EQ(stats_of(pool).stolen_bytes, 0);
     CHECK_EQ(stats_of(pool).flushed_bytes, 4 * PAGE + 3 * PAGE);
     CHECK_EQ(stats_of(pool).unmaps, unmaps + 3);
+    CHECK_EQ(count_slots(guards[1], idle, 20 * PAGE, GM_SLOT_MAPPED), 17);
+    CHECK_EQ(reserved(pool), before);
     CHECK_POOL(pool);
     gm_pool_free(block);
     gm_pool_free(guards[0]);

@@ -1,6 +1,8 @@
 /* test_steal_random.c - random programs on two streams that run behind, while pages move:
- * every invariant holds after each step, and all work finds what was written for it.
+ * every invariant holds after each step, all work finds what was written for it, and no
+ * memory is used again or unmapped without an edge that orders it.
  */
+#include "device/checker_device.h"
 #include "steal_kinds.h"
 
 enum {
@@ -143,9 +145,18 @@ run(program *self)
 static gm_device *
 device_of(program *self, bool aliasing, size_t capacity)
 {
-    gm_sim_options sim = {
-        .capacity = capacity, .page_size = PAGE, .paging = true, .aliasing = aliasing};
-    gm_device *device = self->memory ? host_with(capacity, aliasing) : open_sim(&sim);
+    gm_sim_options sim = {.capacity = capacity,
+                          .page_size = PAGE,
+                          .paging = true,
+                          .aliasing = aliasing,
+                          .checked = true};
+    gm_host_options host = {.capacity = capacity,
+                            .page_size = PAGE,
+                            .paging = true,
+                            .aliasing = aliasing,
+                            .manual_clock = true,
+                            .checked = true};
+    gm_device *device = self->memory ? open_host(&host) : open_sim(&sim);
     return self->faults ? behind_faults(device) : device;
 }
 
@@ -175,6 +186,15 @@ finish_work(program *self)
     gm_pool_poll(self->pool);
 }
 
+static void
+check_ordered(program *self)
+{
+    char text[200] = "";
+    if (gm_device_violations(self->device, text, sizeof(text)) != 0) {
+        check_fail(__FILE__, __LINE__, text);
+    }
+}
+
 /* ---- programs -------------------------------------------------------------------- */
 
 static void
@@ -192,6 +212,7 @@ run_to_the_end(bool memory, unsigned seed, bool aliasing, gm_steal_mode steal,
     finish_work(&self);
     gm_pool_close(self.pool, memory ? 0 : SECOND);
     CHECK_EQ(stats_of(self.pool).zombies, 0);
+    check_ordered(&self);
     close_pool(self.pool);
 }
 
@@ -240,6 +261,7 @@ calls_that_fail_now_and_then(void)
         CHECK(reserved(self.pool) <=
               stats_of(self.pool).quarantined + stats_of(self.pool).zombies);
         gm_pool_release(self.pool);
+        check_ordered(&self);
         gm_device_release(self.device);
     }
     gm_set_report_hook(NULL);
