@@ -5,7 +5,6 @@ tests/c/test_device_checker.c has each edge, tests/c/test_checker.c pools and th
 
 import ctypes
 import random
-import threading
 import re
 import threading
 from pathlib import Path
@@ -152,12 +151,12 @@ def test_violations_of_a_device_that_is_not_checked_is_a_value_error(kind):
         testing.device(kind).violations()
 
 
-# ---- streams of one handle -------------------------------------------------------------
+# ---- streams of one handle -----------------------------------------------------------
 
 
-def in_thread(function):
-    """Run function() in a thread of its own, to its end."""
-    thread = threading.Thread(target=function)
+def in_thread(function, *args, **kwargs):
+    """Run the function in a thread of its own, to its end."""
+    thread = threading.Thread(target=function, args=args, kwargs=kwargs)
     thread.start()
     thread.join()
 
@@ -166,7 +165,7 @@ def test_the_same_handle_of_another_thread_is_another_stream():
     device = testing.device("host", checked=True)
     with Pool(device) as pool:
         buffer = pool.empty(4 * MIB, stream=2)
-        in_thread(lambda: buffer.fill(1, stream=2))
+        in_thread(buffer.fill, 1, stream=2)
         del buffer
         again = pool.empty(4 * MIB, stream=2)
         assert device.violations() == (0, "")
@@ -182,8 +181,8 @@ def test_a_mark_of_another_thread_stands_behind_its_work():
         target = pool.empty(4 * MIB)
         source.fill(1)
         device.synchronize()
-        in_thread(lambda: target.copy_from(source, stream=2))
-        in_thread(lambda: source.fill(3, stream=2))
+        in_thread(target.copy_from, source, stream=2)
+        in_thread(source.fill, 3, stream=2)
         del source, target
         for _ in range(20):
             pool.empty(4 * MIB).fill(2)
