@@ -21,9 +21,7 @@ gm_ladder_init(gm_ladder *ladder, gm_pool *pool)
 {
     *ladder = (gm_ladder){
         .wait_left_ns = atomic_load_explicit(&pool->oom_wait_ns, memory_order_relaxed),
-        .reserved_before = gm_page_pool_reserved(pool),
-        .may_grow = !pool->paged ||
-                    !atomic_load_explicit(&pool->many_lanes, memory_order_relaxed)};
+        .reserved_before = gm_page_pool_reserved(pool)};
 }
 
 /* The first sleep before the ladder looks around, and what a look costs of the time to

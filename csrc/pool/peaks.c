@@ -74,6 +74,7 @@ gm_peaks_start_locked(gm_lane *first)
     gm_pool *pool = first->pool;
     gm_count_settle_locked(first);
     pool->peaks = first->peaks.used;
+    atomic_store_explicit(&pool->peak_used, pool->peaks.bytes, memory_order_relaxed);
     atomic_store_explicit(&pool->many_lanes, true, memory_order_relaxed);
 }
 

@@ -168,7 +168,9 @@ attempt(gm_pool *pool, const gm_request *request, size_t size, uint64_t identity
     gm_status status = GM_BUSY;
     bool over_budget = false;
     if (gm_lane_is(*lane, identity, request->kind)) {
-        gm_terms terms = {.grow = ladder->may_grow || ladder->force,
+        bool alone = !pool->paged ||
+                     !atomic_load_explicit(&pool->many_lanes, memory_order_relaxed);
+        gm_terms terms = {.grow = alone || ladder->may_grow || ladder->force,
                           .force = ladder->force ? ladder->shortage.bytes : 0,
                           .demand = demand_locked(*lane, size)};
         gm_lane_drain_locked(*lane);

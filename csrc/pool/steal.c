@@ -35,6 +35,10 @@
 #define SHORT_SPELL 2048u
 #define LONG_SPELL 131072u
 
+/* Zombies may map so many times what is reserved: with a device that does not come on, a
+ * program would use up addresses, page tables and the system's count of mappings. */
+#define MOST_ZOMBIES 8u
+
 /* ---- how many -------------------------------------------------------------------- */
 
 /* Of the pages that are missing those that shall not be new ones, if the pool may grow by
@@ -212,6 +216,24 @@ search_arena(steal *self, gm_arena *arena, bool done)
     }
 }
 
+/* Takes pages whose work is not done, as far as zombies have room. */
+static void
+search_undone(steal *self, gm_arena *arena, gm_arena *other)
+{
+    gm_pool *pool = self->lane->pool;
+    size_t most = MOST_ZOMBIES * gm_page_pool_reserved(pool) / pool->page_size;
+    size_t bytes[2], ignored;
+    gm_arena_measure_chunks(arena, &bytes[0], &ignored);
+    gm_arena_measure_chunks(other, &bytes[1], &ignored);
+    size_t zombies = (bytes[0] + bytes[1]) / pool->page_size;
+    size_t room = most > zombies ? most - zombies : 0;
+    size_t beyond = self->wanted > room ? self->wanted - room : 0;
+    self->wanted -= beyond;
+    search_arena(self, arena, false);
+    search_arena(self, other, false);
+    self->wanted += beyond;
+}
+
 /* ---- the clock ------------------------------------------------------------------- */
 
 static bool
@@ -288,8 +310,7 @@ gm_steal_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placement,
     search_arena(&self, arena, true);
     search_arena(&self, other, true);
     if (marked && gm_device_has(device, GM_CAP_ALIASING)) {
-        search_arena(&self, arena, false);
-        search_arena(&self, other, false);
+        search_undone(&self, arena, other);
     }
     out->unmet = self.failed ? 0 : self.wanted;
     lane->behind = out->count != 0;

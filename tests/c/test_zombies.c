@@ -437,6 +437,42 @@ zombies_are_checked(void)
     close_pool(pool);
 }
 
+static void
+zombies_have_a_limit(void)
+{
+    enum {
+        ROUNDS = 20
+    };
+    gm_device *device = host_with(512 * MIB, true);
+    gm_pool *pool = always(device);
+    gm_stream stream = stalled_stream(device);
+    gm_block *guards[ROUNDS];
+    size_t most = 0;
+    for (size_t i = 0; i < ROUNDS; i++) {
+        gm_block *block = take(pool, 16 * MIB + i * PAGE, stream);
+        guards[i] = take(pool, 5 * PAGE, stream);
+        use_and_free(block, (unsigned char)i, stream);
+        size_t zombies = stats_of(pool).zombies;
+        CHECK(zombies <= 8 * reserved(pool));
+        most = zombies > most ? zombies : most;
+    }
+    /* Then the pool grows; it waits for nobody. */
+    CHECK(most > 7 * 16 * MIB);
+    size_t needed = 16 * MIB + ROUNDS * PAGE + ROUNDS * 5 * PAGE;
+    CHECK(reserved(pool) > needed + MIB);
+    CHECK_EQ(stats_of(pool).num_sync_all_streams, 0);
+    CHECK_POOL(pool);
+    spoilt = 0;
+    let_run(device, stream);
+    CHECK_EQ(spoilt, 0);
+    gm_pool_free(take(pool, 64 * MIB, stream));
+    CHECK_EQ(stats_of(pool).zombies, 0);
+    for (size_t i = 0; i < ROUNDS; i++) {
+        gm_pool_free(guards[i]);
+    }
+    close_pool(pool);
+}
+
 static const gm_test tests[] = {
     {"undone pages are at two places", undone_pages_are_at_two_places},
     {"without aliasing undone pages stay", without_aliasing_undone_pages_stay},
@@ -452,6 +488,7 @@ static const gm_test tests[] = {
     {"a pool with zombies is closed", a_pool_with_zombies_is_closed},
     {"a retired stream leaves no zombies", a_retired_stream_leaves_no_zombies},
     {"zombies outlast a capture", zombies_outlast_a_capture},
+    {"zombies have a limit", zombies_have_a_limit},
     {"zombies are checked", zombies_are_checked},
 };
 
