@@ -10,7 +10,7 @@
 #include "pool_kinds.h"
 
 enum {
-    HELD = 4,
+    HELD = 8,
     LARGEST = 30 /* MiB */
 };
 
@@ -61,24 +61,22 @@ tick(gm_device *device, unsigned times)
     }
 }
 
-/* Allocations of ever new sizes, each of which needs pages that lie elsewhere. */
+/* Blocks of ever new sizes in place of others: most need pages that lie elsewhere. All are
+ * freed at the end. */
 static void
 move_pages(gm_device *device, gm_pool *pool, uint64_t moves, uint64_t *state)
 {
+    gm_block *held[HELD] = {NULL};
     uint64_t end = stats_of(pool).maps + moves;
-    while (stats_of(pool).maps < end) {
-        gm_block *held[HELD];
-        for (int i = 0; i < HELD; i++) {
-            held[i] = take(pool, (draw(state) % LARGEST + 1) * MIB, 0);
-        }
-        size_t early = draw(state) % 2;
-        gm_pool_free(held[early]);
-        gm_block *late = take(pool, (draw(state) % (2 * LARGEST) + 1) * MIB, 0);
-        gm_pool_free(held[2]);
-        gm_pool_free(late);
-        gm_pool_free(held[3]);
-        gm_pool_free(held[1 - early]);
-        tick(device, 20);
+    for (uint64_t step = 0; stats_of(pool).maps < end; step++) {
+        CHECK(step < 20 * moves); /* else nothing moves any more */
+        gm_block **place = &held[draw(state) % HELD];
+        gm_pool_free(*place);
+        *place = take(pool, (draw(state) % LARGEST + 1) * MIB, 0);
+        tick(device, 50);
+    }
+    for (int i = 0; i < HELD; i++) {
+        gm_pool_free(held[i]);
     }
 }
 
