@@ -68,7 +68,6 @@ retire_use(gm_lane *lane, gm_use *use)
     gm_watch *watch = use->watch;
     gm_list_remove(&use->block_link);
     gm_list_remove(&use->watch_link);
-    gm_list_remove(&use->due_link);
     gm_list_push_back(&lane->idle_uses, &use->watch_link);
     if (--watch->users == 0) {
         gm_device *device = lane->pool->device;

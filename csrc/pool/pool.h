@@ -63,8 +63,8 @@
  * reserved until they are unmapped.
  *
  * Thread-safety: every function, from any thread, with or without the GIL. Locks in
- * order: lanes table > lane > page pool > trace (base/mutex.h). No function calls Python. An
- * observer (gm_pool_set_observer) is called with no lock held.
+ * order: lanes table > lane > captures > page pool > trace (base/mutex.h). No function
+ * calls Python. An observer (gm_pool_set_observer) is called with no lock held.
  * Waiting: gm_pool_try_alloc and gm_pool_free never wait and make no memory call.
  * gm_pool_alloc, gm_pool_trim, gm_pool_reserve and gm_pool_close may; call them
  * without the GIL.
