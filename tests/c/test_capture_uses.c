@@ -103,6 +103,27 @@ a_use_waits_for_both_captures(void)
     }
 }
 
+/* Nothing is asked about a stream that captures, not even what stood there before. */
+static void
+earlier_frees_come_back_after_the_capture(void)
+{
+    gm_device *device = host_device(64 * MIB);
+    gm_pool *pool = pool_on(device, true);
+    gm_stream stream = stalled_stream(device);
+    gm_block *block = take(pool, MIB, 0);
+    CHECK_OK(gm_pool_record_stream(block, stream));
+    gm_pool_free(block);
+    begin(pool, stream);
+    let_run(device, stream);
+    uint64_t before = forbidden(pool);
+    CHECK_EQ(pending_blocks(pool), 1);
+    CHECK_EQ(forbidden(pool), before);
+    finish(pool, stream);
+    CHECK_EQ(pending_blocks(pool), 0);
+    CHECK_EQ(calls(pool, GM_CALL_EVENT_RECORD), 1);
+    close_pool(pool);
+}
+
 /* The device may say that the capture goes on when the pool is told that it has ended. */
 static void
 an_end_that_comes_too_early_marks_nothing(void)
@@ -234,6 +255,7 @@ a_captured_use_of_an_own_stream_is_marked_at_the_end(void)
         CHECK_OK(gm_pool_record_stream(block, OWN));
         CHECK_OK(gm_pool_record_stream(block, OWN));
         CHECK_POOL(pool);
+        CHECK_EQ(block->uses, 1);
         if (freed_inside) {
             free_on(block, elsewhere);
             CHECK_EQ(pending_blocks(pool), 1);
@@ -250,6 +272,26 @@ a_captured_use_of_an_own_stream_is_marked_at_the_end(void)
         CHECK_EQ(pending_blocks(pool), 0);
         close_pool(pool);
     }
+}
+
+/* A mark from before does not cover what is used inside. */
+static void
+an_own_stream_is_marked_again_after_its_capture(void)
+{
+    gm_device *device = host_device(64 * MIB);
+    gm_pool *pool = pool_on(device, true);
+    gm_block *block = take(pool, MIB, 0);
+    CHECK_OK(gm_pool_record_stream(block, OWN));
+    begin(pool, OWN);
+    uint64_t before = forbidden(pool);
+    CHECK_OK(gm_pool_record_stream(block, OWN));
+    free_on(block, true);
+    CHECK_EQ(pending_blocks(pool), 1);
+    CHECK_EQ(forbidden(pool), before);
+    finish(pool, OWN);
+    CHECK_EQ(calls(pool, GM_CALL_EVENT_RECORD), 2);
+    CHECK_EQ(pending_blocks(pool), 0);
+    close_pool(pool);
 }
 
 /* It keeps the mark that it was given before. */
@@ -272,6 +314,34 @@ an_own_stream_keeps_its_mark_in_a_capture(void)
     CHECK_EQ(calls(pool, GM_CALL_EVENT_RECORD), 1);
     let_run(device, OWN);
     CHECK_EQ(pending_blocks(pool), 0);
+    close_pool(pool);
+}
+
+static void *
+poll_elsewhere(void *argument)
+{
+    gm_pool_poll(argument);
+    return NULL;
+}
+
+/* No other thread marks it, however long the capture is over. */
+static void
+what_an_own_stream_has_due_waits_for_its_thread(void)
+{
+    gm_device *device = host_device(64 * MIB);
+    gm_pool *pool = pool_on(device, true);
+    gm_block *block = take(pool, MIB, 0);
+    pthread_t thread;
+    CHECK_OK(gm_host_set_capturing(device, OWN, true));
+    CHECK_OK(gm_pool_record_stream(block, OWN));
+    free_on(block, true);
+    CHECK_OK(gm_host_set_capturing(device, OWN, false));
+    CHECK_EQ(pthread_create(&thread, NULL, poll_elsewhere, pool), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(calls(pool, GM_CALL_EVENT_RECORD), 0);
+    CHECK_EQ(stats_of(pool).pending_blocks, 1);
+    CHECK_EQ(pending_blocks(pool), 0);
+    CHECK_EQ(calls(pool, GM_CALL_EVENT_RECORD), 1);
     close_pool(pool);
 }
 
@@ -371,6 +441,8 @@ static const gm_test tests[] = {
     {"uses of blocks of a capture wait without an event",
      uses_of_blocks_of_a_capture_wait_without_an_event},
     {"a use waits for both captures", a_use_waits_for_both_captures},
+    {"earlier frees come back after the capture",
+     earlier_frees_come_back_after_the_capture},
     {"an end that comes too early marks nothing",
      an_end_that_comes_too_early_marks_nothing},
     {"a mark that fails after a capture loses the block",
@@ -379,6 +451,10 @@ static const gm_test tests[] = {
     {"what is due is checked", what_is_due_is_checked},
     {"a captured use of an own stream is marked at the end",
      a_captured_use_of_an_own_stream_is_marked_at_the_end},
+    {"an own stream is marked again after its capture",
+     an_own_stream_is_marked_again_after_its_capture},
+    {"what an own stream has due waits for its thread",
+     what_an_own_stream_has_due_waits_for_its_thread},
     {"an own stream keeps its mark in a capture",
      an_own_stream_keeps_its_mark_in_a_capture},
     {"an own stream is another one in each thread",
