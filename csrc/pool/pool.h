@@ -305,8 +305,9 @@ gm_pool_poll(gm_pool *pool);
 
 /* The stream is about to capture a graph (Note [Captures]). Say so before its first
  * captured call, when no other thread is in a call on this stream. Captures on several
- * streams may be under way at once; streams that join the capture and allocate are
- * declared as well. A thread's own stream is declared by that thread.
+ * streams may be under way at once. A stream that joins this one's capture need not be
+ * declared: while a capture is, the device is asked about every other stream that
+ * allocates. A thread's own stream is declared by that thread.
  *
  * What a capture allocates comes from free pages or from the device, never from what the
  * stream has cached in its elastic arena: trim or reserve before. Its memory stays in the
