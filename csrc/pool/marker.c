@@ -81,9 +81,6 @@ refresh_marker(gm_lane *lane)
         lane->marks_wanted = MARKS_OF_A_WISH;
         return false;
     }
-    if (gm_lane_is_declared_locked(lane)) {
-        return false;
-    }
     return record_fence(lane, lane->frees);
 }
 
@@ -92,9 +89,6 @@ poll_fences(gm_lane *lane)
 {
     gm_marker *marker = &lane->marker;
     gm_device *device = lane->pool->device;
-    if (gm_lane_is_declared_locked(lane)) {
-        return;
-    }
     while (marker->count != 0) {
         const gm_fence *fence = fence_at(marker, 0);
         if (device->ops->event_query(device, fence->event) != GM_OK) {
@@ -161,6 +155,16 @@ gm_lane_mark_last_locked(gm_lane *lane)
     }
     lane->marks_wanted = 0;
     return true;
+}
+
+bool
+gm_lane_is_capturing_locked(gm_lane *lane)
+{
+    gm_device *device = lane->pool->device;
+    bool capturing = false;
+    return !lane->retired && is_of_this_thread(lane) &&
+           device->ops->stream_capturing(device, lane->stream, &capturing) == GM_OK &&
+           capturing;
 }
 
 /* ---- streams of other threads ---------------------------------------------------- */
