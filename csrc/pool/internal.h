@@ -6,7 +6,9 @@
  *   fast.c       the path of nearly every allocation and free
  *   lane.c       the two arenas of a stream: cache, pages, release
  *   lanes.c      a pool's table of lanes
- *   marker.c     is a lane's stream done with what was freed?
+ *   source.c     memory of the device for a lane: pages, chunks
+ *   steal.c      pages that move from free blocks to where they are missing
+ *   marker.c     how far is a lane's stream with what was freed on it?
  *   page_pool.c  pages without an address, and the count of reserved bytes
  *   pending.c    frees that wait for other streams
  *   reclaim.c    taking idle memory out of arenas

@@ -3,9 +3,13 @@
  * Each rung changes something and the allocation is tried again; when no rung can
  * change anything the ladder ends. In order:
  *
- *   1. frees whose work is done (deferred and pending ones) come back;
- *   2. idle memory of the same stream, then of others, moves: pages go to the page
- *      pool, whole segments to the device, as much as was missing;
+ *   0. not because of a failure: pages that options.steal wants to be stolen and the
+ *      stream's own blocks do not have are taken from idle memory of other streams, and
+ *      then the pool may grow;
+ *   1. frees whose work is done (deferred and pending ones) come back, and pages of the
+ *      stream's own free blocks move whatever options.steal says (steal.c);
+ *   2. idle memory of other streams moves: pages go to the page pool, whole segments
+ *      (the stream's own first) to the device, as much as was missing;
  *   3. a bounded wait on the oldest unfinished work (options.oom_wait_ns in all), last
  *      on the streams of threads that do not mark their own;
  *   then the callbacks and the garbage collection of the Python layer, then the error.

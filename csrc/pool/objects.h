@@ -16,8 +16,6 @@
 
 #define GM_LANE_CACHE 64u /* power of two */
 #define GM_FENCES 32u     /* power of two */
-/* Steals may take one part in so many of a pool's life. */
-#define GM_STEAL_TIME_SHARE 100u
 #define GM_ALIGNMENT_LIMIT ((size_t)1 << 30)
 
 enum {

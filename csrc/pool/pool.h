@@ -49,8 +49,8 @@
  * Note [Page slots]
  * A slot is the place of one page in an arena's addresses. FREE_VA: no page. MAPPED: a
  * page, ours. ZOMBIE: still mapped, but its page was already given elsewhere (aliasing)
- * and an event on its last use is pending; nothing is placed there. Zombies count as
- * reserved until they are unmapped.
+ * and an event on its last use is pending; nothing is placed there. A page counts as
+ * reserved once, and stays so while a zombie maps it.
  *
  * Thread-safety: every function, from any thread, with or without the GIL. Locks in
  * order: lanes table > lane > page pool > trace (base/mutex.h). No function calls Python. An

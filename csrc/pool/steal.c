@@ -24,12 +24,17 @@
  * Everything here is bookkeeping until the placement commits: a steal that comes to
  * nothing leaves done pages in the page pool and revives its zombies.
  */
-#include "base/bits.h"
 #include "pool/internal.h"
 
 /* A small pool may hold so many pages more than its peak at any ratio: moving the few that
  * it has to and fro would gain nothing. */
 #define STEAL_SLACK 8.0
+
+/* Steals may take one part in so many of a pool's life. */
+#define STEAL_TIME_SHARE 100u
+
+/* The room to grow is short when less than this part of what is used is left. */
+#define SHORT_ROOM 0.05
 
 /* So many blocks are placed tightly once pages are short, or the room to grow is. */
 #define SHORT_SPELL 2048u
@@ -73,24 +78,35 @@ count_wanted(gm_pool *pool, size_t missing, gm_terms terms, double part)
     return due > forced ? due : forced;
 }
 
-/* ---- victims --------------------------------------------------------------------- */
+/* Would the pool soon have taken all that it may? */
+static bool
+is_room_short(gm_pool *pool, size_t missing, gm_terms terms)
+{
+    size_t needed = missing * pool->page_size;
+    size_t spare = (size_t)((double)terms.demand * SHORT_ROOM);
+    gm_shortage ignored;
+    return gm_page_pool_foresee(pool, (needed + spare) / pool->page_size, &ignored) !=
+           GM_OK;
+}
+
+/* ---- which ------------------------------------------------------------------------ */
 
 /* Whole slots under a free block that a placement does not use: [first, end). */
-typedef struct victim {
+typedef struct slot_range {
     size_t first;
     size_t end;
-} victim;
+} slot_range;
 
 /* Those above the placement, or below it; all above if it lies in another block. */
-static victim
+static slot_range
 slots_of(const gm_arena *arena, const gm_block *block, const gm_placement *placement,
          bool above)
 {
-    victim found = {0};
+    slot_range found = {0};
     size_t count = gm_arena_inner_slots(arena, block, &found.first);
     found.end = found.first + count;
     if (block != placement->block) {
-        return above ? found : (victim){0};
+        return above ? found : (slot_range){0};
     }
     size_t used = placement->first_slot, unused = used + placement->slot_count;
     if (above) {
@@ -99,12 +115,12 @@ slots_of(const gm_arena *arena, const gm_block *block, const gm_placement *place
     else {
         found.end = used < found.end ? used : found.end;
     }
-    return found.first < found.end ? found : (victim){0};
+    return found.first < found.end ? found : (slot_range){0};
 }
 
 /* The highest run of at most `most` mapped slots: *count of them from the first. */
 static size_t
-last_run(const gm_chunk *chunk, victim slots, size_t most, size_t *count)
+last_run(const gm_chunk *chunk, slot_range slots, size_t most, size_t *count)
 {
     size_t end = slots.end;
     while (end > slots.first && chunk->slots[end - 1].state != GM_SLOT_MAPPED) {
@@ -136,7 +152,7 @@ goes_on(const steal *self)
 
 /* Unmaps pages of a block whose work is done. */
 static void
-take_done(steal *self, gm_arena *arena, gm_block *block, victim slots)
+take_done(steal *self, gm_arena *arena, gm_block *block, slot_range slots)
 {
     size_t count;
     size_t first = last_run(block->chunk, slots, self->wanted, &count);
@@ -182,7 +198,7 @@ loot_run(steal *self, gm_arena *arena, gm_block *block, size_t first, size_t cou
 }
 
 static void
-take_undone(steal *self, gm_arena *arena, gm_block *block, victim slots)
+take_undone(steal *self, gm_arena *arena, gm_block *block, slot_range slots)
 {
     while (goes_on(self)) {
         size_t count;
@@ -210,7 +226,7 @@ search_arena(steal *self, gm_arena *arena, bool done)
         next = gm_arena_next_cached(arena, block);
         for (int above = 1; above >= 0 && (block->freed_at <= covered) == done;
              above--) {
-            victim slots = slots_of(arena, block, self->placement, above != 0);
+            slot_range slots = slots_of(arena, block, self->placement, above != 0);
             (done ? take_done : take_undone)(self, arena, block, slots);
         }
     }
@@ -240,21 +256,10 @@ static bool
 has_time(gm_pool *pool, uint64_t now)
 {
     uint64_t spent = atomic_load_explicit(&pool->steal_ns, memory_order_relaxed);
-    return spent <= (now - pool->created_ns) / GM_STEAL_TIME_SHARE;
+    return spent <= (now - pool->created_ns) / STEAL_TIME_SHARE;
 }
 
 /* ---- verbs ----------------------------------------------------------------------- */
-
-/* Would the pool soon have taken all that it may? */
-static bool
-is_room_short(gm_pool *pool, size_t missing, gm_terms terms)
-{
-    size_t needed = missing * pool->page_size;
-    size_t spare = (size_t)((double)terms.demand * pool->options.steal_ratio);
-    gm_shortage ignored;
-    return gm_page_pool_foresee(pool, (needed + spare) / pool->page_size, &ignored) !=
-           GM_OK;
-}
 
 size_t
 gm_steal_spell_locked(gm_lane *lane, size_t missing, gm_terms terms)

@@ -122,6 +122,26 @@ typedef struct family {
     gm_stream stream;
 } family;
 
+static family
+open_family(void)
+{
+    gm_device *device = host_device(8 * MIB);
+    gm_pool *pool = pool_on(device, true);
+    gm_request request = {.size = 2000, .by_address = true};
+    family parent = {
+        .pool = pool, .block = take(pool, 1000, 0), .stream = new_stream(device)};
+    CHECK_OK(gm_pool_alloc(pool, &request, &parent.raw, NULL));
+    return parent;
+}
+
+static void
+close_family(const family *parent)
+{
+    gm_pool_free(parent->block);
+    CHECK_OK(gm_pool_free_address(parent->pool, gm_block_address(parent->raw)));
+    close_pool(parent->pool);
+}
+
 /* Every call on the parent's pool says so, and its blocks are nobody's. */
 static void
 refuse_the_parents_pool(void *argument)
@@ -203,12 +223,8 @@ begin_anew(void *argument)
 static void
 a_child_of_fork_has_no_pool_of_its_parent(void)
 {
-    gm_device *device = host_device(8 * MIB);
-    gm_pool *pool = pool_on(device, true);
-    gm_request request = {.size = 2000, .by_address = true};
-    family parent = {
-        .pool = pool, .block = take(pool, 1000, 0), .stream = new_stream(device)};
-    CHECK_OK(gm_pool_alloc(pool, &request, &parent.raw, NULL));
+    family parent = open_family();
+    gm_pool *pool = parent.pool;
     check_in_child(refuse_the_parents_pool, &parent);
     check_in_child(begin_anew, &parent);
 
@@ -217,16 +233,13 @@ a_child_of_fork_has_no_pool_of_its_parent(void)
     CHECK_EQ(stats_of(pool).allocation.all.current, 2);
     CHECK_EQ(stats_of(pool).bad_frees, 0);
     CHECK(!gm_pool_is_closed(pool));
-    gm_pool_free(parent.block);
-    CHECK_OK(gm_pool_free_address(pool, gm_block_address(parent.raw)));
-    close_pool(pool);
+    close_family(&parent);
 }
 
 /* ---- fork under load ------------------------------------------------------------- */
 
-/* A thread that holds locks of `pool`, and of the process, while others fork. */
+/* A thread that holds locks of a pool while another one forks. */
 typedef struct holder {
-    gm_pool *pool;
     gm_mutex *locks[4]; /* in order of rank; NULL: no more */
     _Atomic bool held, done;
 } holder;
@@ -250,7 +263,7 @@ hold(void *argument) GM_NO_THREAD_ANALYSIS
 }
 
 static void
-refuse_within_a_second(void *argument)
+refuse_without_waiting(void *argument)
 {
     alarm(20);
     refuse_the_parents_pool(argument);
@@ -260,12 +273,8 @@ refuse_within_a_second(void *argument)
 static void
 a_child_takes_no_lock_of_its_parents_pool(void)
 {
-    gm_device *device = host_device(8 * MIB);
-    gm_pool *pool = pool_on(device, true);
-    gm_request request = {.size = 2000, .by_address = true};
-    family parent = {
-        .pool = pool, .block = take(pool, 1000, 0), .stream = new_stream(device)};
-    CHECK_OK(gm_pool_alloc(pool, &request, &parent.raw, NULL));
+    family parent = open_family();
+    gm_pool *pool = parent.pool;
     CHECK_OK(gm_pool_record_history(pool, 4));
     gm_lane *lane = gm_block_lane(parent.block);
     holder threads[] = {
@@ -282,14 +291,12 @@ a_child_takes_no_lock_of_its_parents_pool(void)
             usleep(100);
         }
     }
-    check_in_child(refuse_within_a_second, &parent);
+    check_in_child(refuse_without_waiting, &parent);
     for (int i = 0; i < COUNT; i++) {
         atomic_store(&threads[i].done, true);
         CHECK_EQ(pthread_join(ids[i], NULL), 0);
     }
-    gm_pool_free(parent.block);
-    CHECK_OK(gm_pool_free_address(pool, gm_block_address(parent.raw)));
-    close_pool(pool);
+    close_family(&parent);
 }
 
 #ifndef __SANITIZE_ADDRESS__
@@ -331,7 +338,7 @@ churn(void *argument)
 }
 
 static void
-begin_anew_within_seconds(void *argument)
+begin_anew_without_waiting(void *argument)
 {
     (void)argument;
     alarm(20);
@@ -358,7 +365,7 @@ a_child_of_a_busy_process_begins_anew(void)
         CHECK_EQ(pthread_create(&ids[i], NULL, churn, i == 2 ? &ids : NULL), 0);
     }
     for (int i = 0; i < FORKS; i++) {
-        check_in_child(begin_anew_within_seconds, NULL);
+        check_in_child(begin_anew_without_waiting, NULL);
     }
     atomic_store(&stop_churning, true);
     for (size_t i = 0; i < 3; i++) {

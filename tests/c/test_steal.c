@@ -288,6 +288,23 @@ the_policy_says_how_many_pages_move(void)
     }
 }
 
+static void
+a_ratio_that_is_never_reached_places_as_ever(void)
+{
+    gm_device *device = host_with(64 * MIB, true);
+    gm_pool_options options = usual_options();
+    options.steal_ratio = GM_STEAL_MOST;
+    gm_pool *pool = open_pool(device, &options);
+    gm_block *block = take(pool, 4 * MIB, 0);
+    CHECK(!gm_arena_is_tight(block->chunk->arena));
+    /* What is left of the device is another matter. */
+    gm_block *rest = take(pool, 58 * MIB, 0);
+    CHECK(gm_arena_is_tight(rest->chunk->arena));
+    gm_pool_free(block);
+    gm_pool_free(rest);
+    close_pool(pool);
+}
+
 /* The peak counts, not what is used now: memory that was needed once may stay. */
 static void
 the_peak_is_what_a_ratio_is_of(void)
@@ -510,6 +527,8 @@ static const gm_test tests[] = {
     {"nothing moves while a graph is captured",
      nothing_moves_while_a_graph_is_captured},
     {"the policy says how many pages move", the_policy_says_how_many_pages_move},
+    {"a ratio that is never reached places as ever",
+     a_ratio_that_is_never_reached_places_as_ever},
     {"the peak is what a ratio is of", the_peak_is_what_a_ratio_is_of},
     {"what cannot grow steals what is missing",
      what_cannot_grow_steals_what_is_missing},
