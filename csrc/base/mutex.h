@@ -28,6 +28,7 @@ typedef enum gm_lock_rank {
     GM_RANK_REMAP,        /* moving pages between arenas (stealing) */
     GM_RANK_LANES,        /* a pool's table of lanes; creating and retiring one */
     GM_RANK_ARENA,        /* one lane: the arenas of one stream */
+    GM_RANK_CAPTURES,     /* which streams of a pool capture graphs */
     GM_RANK_PAGE_POOL,    /* a pool's free pages and its count of reserved bytes */
     GM_RANK_ADDRESS_MAP,  /* growing the process-wide address map */
     GM_RANK_TRACE,        /* a pool's history ring */

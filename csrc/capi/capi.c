@@ -207,6 +207,32 @@ gpumem_set_memory_fraction(double fraction, int device)
     }
 }
 
+/* Calls gm_pool_capture_begin or _end on the device's pool. */
+static int
+tell_of_capture(int device, void *stream,
+                gm_status (*tell)(gm_pool *pool, gm_stream stream))
+{
+    gm_pool *pool = acquire_pool(device);
+    if (pool == NULL) {
+        return -1;
+    }
+    gm_status status = tell(pool, (gm_stream)(uintptr_t)stream);
+    gm_pool_release(pool);
+    return status == GM_OK ? 0 : -1;
+}
+
+int
+gpumem_capture_begin(int device, void *stream)
+{
+    return tell_of_capture(device, stream, gm_pool_capture_begin);
+}
+
+int
+gpumem_capture_end(int device, void *stream)
+{
+    return tell_of_capture(device, stream, gm_pool_capture_end);
+}
+
 int
 gpumem_get_stats(int device, struct gpumem_stats *out)
 {

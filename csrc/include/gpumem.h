@@ -63,6 +63,18 @@ gpumem_empty_cache(void);
 GPUMEM_API void
 gpumem_set_memory_fraction(double fraction, int device);
 
+/* `stream` is about to capture a graph: from now on its blocks come from memory that stays
+ * where it is, and nothing that a capture forbids is called. The memory serves the next
+ * capture on the stream, too: replay graphs of one stream in the order of their captures.
+ * 0, or -1: a capture was begun on this stream already, no such device, or nothing was
+ * allocated there yet. */
+GPUMEM_API int
+gpumem_capture_begin(int device, void *stream);
+
+/* The capture on `stream` has ended, or failed. 0, or -1: none was begun. */
+GPUMEM_API int
+gpumem_capture_end(int device, void *stream);
+
 /* 0 and *out filled, or -1: no such device, or nothing was allocated there yet (then
  * *out is zeroed). */
 GPUMEM_API int

@@ -62,6 +62,15 @@ check_pending(const gm_lane *lane)
         if (watch->users == 0 || queued > watch->users) {
             return "a stream's watch has the wrong number of users";
         }
+        for (const gm_list *due_link = watch->due.next; due_link != &watch->due;
+             due_link = due_link->next) {
+            const gm_use *use =
+                (const gm_use *)(const void *)((const char *)due_link -
+                                               offsetof(gm_use, due_link));
+            if (use->watch != watch) {
+                return "a mark is due at another stream's watch";
+            }
+        }
     }
     return NULL;
 }

@@ -6,7 +6,7 @@
  * free, and hands out cached memory only. gm_pool_alloc (pool.c) may ask the device and
  * may wait. gm_pool_free runs anywhere, destructors and host callbacks included: if the
  * lock is busy it pushes the block onto the lane's deferred list, which every holder
- * of the lock drains.
+ * of the lock drains. While a capture is declared every allocation goes to pool.c.
  */
 #include "pool/counting.h"
 
@@ -33,7 +33,7 @@ gm_status
 gm_pool_try_alloc(gm_pool *pool, const gm_request *request, gm_block **out)
 {
     size_t size;
-    GM_TRY(gm_pool_open_request(pool, request, &size));
+    GM_TRY(gm_pool_open_request(pool, request, GM_POOL_CAPTURING, &size));
     gm_device *device = pool->device;
     uint64_t identity = device->ops->stream_identity(device, request->stream);
     gm_lane *lane = gm_lanes_peek(pool, identity, request->kind);

@@ -11,6 +11,7 @@
  *   marker.c     how far is a lane's stream with what was freed on it?
  *   page_pool.c  pages without an address, and the count of reserved bytes
  *   pending.c    frees that wait for other streams
+ *   capture.c    streams that capture a graph
  *   reclaim.c    taking idle memory out of arenas
  *   ladder.c     what is tried before an out-of-memory error
  *   trim.c       giving back, reserving, closing
@@ -59,11 +60,16 @@ gm_pool_usable(const gm_pool *pool)
     return gm_pool_attention(pool, GM_POOL_CLOSED) != 0 ? GM_CLOSED : GM_OK;
 }
 
-/* Validates, and rounds the size up. */
+/* Validates, and rounds the size up. GM_MISS: one of the attention bits `slow` is set. */
 GM_NODISCARD static inline gm_status
-gm_pool_open_request(const gm_pool *pool, const gm_request *request, size_t *size)
+gm_pool_open_request(const gm_pool *pool, const gm_request *request, uint32_t slow,
+                     size_t *size)
 {
-    GM_TRY(gm_pool_usable(pool));
+    if (gm_pool_is_forked(pool) || gm_process_is_exiting() ||
+        gm_pool_attention(pool, GM_POOL_CLOSED | slow) != 0) {
+        GM_TRY(gm_pool_usable(pool));
+        return GM_MISS;
+    }
     if (request->size - 1 >= GM_SIZE_LIMIT || request->alignment > GM_ALIGNMENT_LIMIT ||
         (request->alignment & (request->alignment - 1)) != 0) {
         return GM_INVALID;
@@ -330,6 +336,62 @@ void
 gm_pending_note_uses_locked(gm_lane *lane, const gm_block *block)
     GM_REQUIRES(lane->lock);
 
+/* Records the marks that are due, where no capture forbids it any more. */
+void
+gm_pending_mark_due_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+
+/* ---- capture.c ------------------------------------------------------------------- */
+
+void
+gm_captures_init(gm_pool *pool);
+
+void
+gm_captures_destroy(gm_pool *pool);
+
+/* Is a capture declared on the stream of this identity? The next function asks it. */
+bool
+gm_capture_find(gm_pool *pool, uint64_t identity);
+
+/* The same, at no cost while there is none. A stream of another thread is known, too. */
+static inline bool
+gm_capture_is_declared(gm_pool *pool, uint64_t identity)
+{
+    return gm_pool_attention(pool, GM_POOL_CAPTURING) != 0 &&
+           gm_capture_find(pool, identity);
+}
+
+/* Is a capture declared on the lane's own stream? Then the device is asked nothing about
+ * it. */
+static inline bool
+gm_lane_is_declared_locked(const gm_lane *lane) GM_REQUIRES(lane->lock)
+{
+    return gm_capture_is_declared(
+        lane->pool, atomic_load_explicit(&lane->identity, memory_order_relaxed));
+}
+
+/* Does the stream capture? Asks the device if that was not declared, except about
+ * another thread's own stream: false. */
+bool
+gm_capture_is_on(gm_pool *pool, gm_stream stream, uint64_t identity);
+
+/* Does a capture forbid giving memory of the lane back, or marking its stream? Any that
+ * was declared does; else the device is asked about the lane's stream. Another thread's
+ * own one cannot be asked: false. */
+bool
+gm_lane_is_capturing_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+
+/* Does any stream of the pool capture? No lock held. */
+bool
+gm_pool_is_capturing(gm_pool *pool);
+
+/* The declared capture is over, or its stream. False: there was none. */
+bool
+gm_capture_forget(gm_pool *pool, uint64_t identity);
+
+/* The pool ends: nobody is left to say that its captures are over. */
+void
+gm_capture_forget_all(gm_pool *pool);
+
 /* ---- reclaim.c ------------------------------------------------------------------- */
 
 typedef struct gm_reclaim {
@@ -415,11 +477,6 @@ gm_lane_reset_marker_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
  * had. */
 GM_NODISCARD bool
 gm_lane_mark_last_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
-
-/* Does a graph capture on the lane's stream forbid giving memory back? Another thread's
- * own stream cannot be asked: false. */
-bool
-gm_lane_is_capturing_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
 
 /* Lanes of other threads' own streams that nobody has marked: waits for the work of all
  * such streams, at most timeout_ns, and counts it as a mark. True: memory of a lane may

@@ -191,6 +191,9 @@ void
 gm_lanes_dissolve(gm_pool *pool)
 {
     gm_status status = GM_OK;
+    if (gm_pool_attention(pool, GM_POOL_CAPTURING) != 0) {
+        return; /* the end of the capture does it */
+    }
     gm_mutex_lock(&pool->lanes_lock);
     GM_LIST_FOREACH_SAFE(link, following, &pool->lanes) {
         gm_lane *lane = GM_CONTAINER_OF(link, gm_lane, link);

@@ -81,6 +81,9 @@ refresh_marker(gm_lane *lane)
         lane->marks_wanted = MARKS_OF_A_WISH;
         return false;
     }
+    if (gm_lane_is_declared_locked(lane)) {
+        return false;
+    }
     return record_fence(lane, lane->frees);
 }
 
@@ -89,6 +92,9 @@ poll_fences(gm_lane *lane)
 {
     gm_marker *marker = &lane->marker;
     gm_device *device = lane->pool->device;
+    if (gm_lane_is_declared_locked(lane)) {
+        return;
+    }
     while (marker->count != 0) {
         const gm_fence *fence = fence_at(marker, 0);
         if (device->ops->event_query(device, fence->event) != GM_OK) {
@@ -155,16 +161,6 @@ gm_lane_mark_last_locked(gm_lane *lane)
     }
     lane->marks_wanted = 0;
     return true;
-}
-
-bool
-gm_lane_is_capturing_locked(gm_lane *lane)
-{
-    gm_device *device = lane->pool->device;
-    bool capturing = false;
-    return !lane->retired && is_of_this_thread(lane) &&
-           device->ops->stream_capturing(device, lane->stream, &capturing) == GM_OK &&
-           capturing;
 }
 
 /* ---- streams of other threads ---------------------------------------------------- */

@@ -86,6 +86,7 @@ typedef struct gm_use {
     gm_event event; /* made with the use, so that a free cannot fail for want of one;
                        stays with the node when it is idle */
     bool lost; /* no event could be recorded: the block is never handed out again */
+    gm_list due_link; /* in gm_watch.due while the event waits to be recorded */
 } gm_use;
 
 /* The pending frees of one lane that wait for one stream, oldest first. Events of one
@@ -95,6 +96,7 @@ typedef struct gm_watch {
     gm_stream stream;
     uint64_t identity;
     gm_list uses;   /* of freed blocks */
+    gm_list due;    /* uses that a capture has kept from being marked */
     size_t users;   /* uses of live and freed blocks */
     gm_event final; /* recorded when the stream retired; 0 before */
 } gm_watch;
@@ -206,6 +208,14 @@ typedef struct gm_page_pool {
     uint64_t retaken GM_GUARDED_BY(lock);
 } gm_page_pool;
 
+/* Streams on which a capture was declared. */
+typedef struct gm_captures {
+    gm_mutex lock;
+    uint64_t *identities GM_GUARDED_BY(lock); /* owned */
+    size_t count GM_GUARDED_BY(lock);
+    size_t capacity GM_GUARDED_BY(lock);
+} gm_captures;
+
 typedef struct gm_trace gm_trace;
 
 /* Bits of gm_pool.attention. */
@@ -214,7 +224,8 @@ enum {
     GM_POOL_HISTORY = 2,  /* the trace is on */
     GM_POOL_OBSERVED = 4, /* there is an observer */
     GM_POOL_TRACED = GM_POOL_HISTORY | GM_POOL_OBSERVED,
-    GM_POOL_CHECKED = 8, /* the device wants to know of blocks; constant */
+    GM_POOL_CHECKED = 8,    /* the device wants to know of blocks; constant */
+    GM_POOL_CAPTURING = 16, /* a capture was declared */
 };
 
 struct gm_pool {
@@ -236,6 +247,7 @@ struct gm_pool {
     _Atomic uint64_t settlements; /* calls of gm_lanes_settle, ever */
     gm_tally peaks GM_GUARDED_BY(lanes_lock); /* with many lanes; Note [Budgets] */
 
+    gm_captures captures;
     gm_page_pool page_pool;
     gm_pool_options options; /* constant fields; the others are atomics below */
     _Atomic uint32_t cross_stream;

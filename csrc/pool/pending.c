@@ -9,6 +9,14 @@
  * A thread's own stream can be marked by that thread alone (marker.c, Note [Streams of
  * one thread]). Its event is recorded when the stream is, by the thread that names it,
  * and once more at the free if the same thread frees.
+ *
+ * Note [Marks that are due]
+ * While a stream captures a graph, an event on it would become part of the graph, and so
+ * would one on a stream that is forked from it. A use that should be marked then is due
+ * (gm_watch.due) and has no event yet: a freed one if its own stream or that of the block
+ * captures, a thread's own one when it is recorded. The end of a declared capture marks
+ * what is due; else the next poll does that finds the streams not capturing. Until then
+ * nothing of that watch is asked for or waited for.
  */
 #include "pool/internal.h"
 
@@ -30,6 +38,7 @@ make_watch(gm_lane *lane, gm_stream stream, uint64_t identity)
     gm_watch *watch = gm_slab_take(&lane->watches_slab);
     *watch = (gm_watch){.stream = stream, .identity = identity};
     gm_list_init(&watch->uses);
+    gm_list_init(&watch->due);
     gm_list_push_back(&lane->watches, &watch->link);
     return watch;
 }
@@ -96,16 +105,30 @@ note_use(const gm_lane *lane, const gm_block *block, uint64_t identity)
     }
 }
 
-/* The stream uses the block from now on. A thread's own one is marked at once. */
+/* The stream uses the block from now on. A thread's own one is marked at once: *due if
+ * that has to wait. */
 static gm_status
 begin_use(gm_lane *lane, const gm_block *block, const gm_use *use, gm_stream stream,
-          uint64_t identity)
+          uint64_t identity, bool *due)
 {
     gm_device *device = lane->pool->device;
+    *due = false;
     note_use(lane, block, identity);
-    return (identity & GM_IDENTITY_OF_THREAD) != 0
-               ? device->ops->event_record(device, use->event, stream)
-               : GM_OK;
+    if ((identity & GM_IDENTITY_OF_THREAD) == 0) {
+        return GM_OK;
+    }
+    *due = gm_capture_is_on(lane->pool, stream, identity);
+    return *due ? GM_OK : device->ops->event_record(device, use->event, stream);
+}
+
+/* Files a use with what is due at its watch, or takes it out. */
+static void
+set_due(gm_use *use, bool due)
+{
+    gm_list_remove(&use->due_link);
+    if (due) {
+        gm_list_push_back(&use->watch->due, &use->due_link);
+    }
 }
 
 gm_status
@@ -115,13 +138,16 @@ gm_pending_record_locked(gm_lane *lane, gm_block *block, gm_stream stream,
     if (block->uses == 0) {
         gm_list_init(&block->use_list);
     }
+    bool due;
     gm_use *use = find_use(block, identity);
     if (use != NULL) {
-        return begin_use(lane, block, use, stream, identity);
+        GM_TRY(begin_use(lane, block, use, stream, identity, &due));
+        set_due(use, due);
+        return GM_OK;
     }
     GM_TRY(gm_slab_reserve(&lane->watches_slab, 1));
     GM_TRY(take_use(lane, &use));
-    gm_status status = begin_use(lane, block, use, stream, identity);
+    gm_status status = begin_use(lane, block, use, stream, identity, &due);
     if (status != GM_OK) {
         gm_list_push_back(&lane->idle_uses, &use->watch_link);
         return status;
@@ -132,6 +158,8 @@ gm_pending_record_locked(gm_lane *lane, gm_block *block, gm_stream stream,
     use->block = block;
     use->lost = false;
     gm_list_init(&use->watch_link);
+    gm_list_init(&use->due_link);
+    set_due(use, due);
     gm_list_push_back(&block->use_list, &use->block_link);
     block->uses++;
     return GM_OK;
@@ -165,6 +193,30 @@ gm_pending_note_uses_locked(gm_lane *lane, const gm_block *block)
     }
 }
 
+/* Does a capture forbid a mark on the watch's stream? */
+static bool
+is_unmarkable(gm_lane *lane, const gm_watch *watch)
+{
+    return gm_lane_is_declared_locked(lane) ||
+           gm_capture_is_on(lane->pool, watch->stream, watch->identity);
+}
+
+/* Marks what stands on the use's stream now. Pre: of this thread. */
+static void
+mark_use(gm_lane *lane, gm_use *use)
+{
+    gm_device *device = lane->pool->device;
+    gm_status status =
+        device->ops->event_record(device, use->event, use->watch->stream);
+    set_due(use, false);
+    use->lost = status != GM_OK;
+    if (use->lost) {
+        gm_pool_report(status,
+                       "record an event for a freed block, whose memory is not used "
+                       "again");
+    }
+}
+
 void
 gm_pending_file_locked(gm_lane *lane, gm_block *block)
 {
@@ -174,16 +226,46 @@ gm_pending_file_locked(gm_lane *lane, gm_block *block)
         gm_use *use = GM_CONTAINER_OF(link, gm_use, block_link);
         gm_watch *watch = use->watch;
         if (watch->final == 0 && is_of_this_thread(device, watch)) {
-            gm_status status =
-                device->ops->event_record(device, use->event, watch->stream);
-            use->lost = status != GM_OK;
-            if (use->lost) {
-                gm_pool_report(status,
-                               "record an event for a freed block, whose "
-                               "memory is not used again");
+            if (!is_unmarkable(lane, watch)) {
+                mark_use(lane, use);
+            }
+            else if ((watch->identity & GM_IDENTITY_OF_THREAD) == 0) {
+                set_due(use, true); /* a thread's own one was marked, or is due */
             }
         }
         gm_list_push_back(&watch->uses, &use->watch_link);
+    }
+}
+
+/* Marks what is due. False: something still is. */
+static bool
+mark_due(gm_lane *lane, gm_watch *watch)
+{
+    if (gm_list_is_empty(&watch->due)) {
+        return true;
+    }
+    bool retired = watch->final != 0; /* its last event covers all uses */
+    if (!retired &&
+        (!is_of_this_thread(lane->pool->device, watch) || is_unmarkable(lane, watch))) {
+        return false;
+    }
+    GM_LIST_FOREACH_SAFE(link, following, &watch->due) {
+        gm_use *use = GM_CONTAINER_OF(link, gm_use, due_link);
+        if (retired) {
+            set_due(use, false);
+        }
+        else {
+            mark_use(lane, use);
+        }
+    }
+    return true;
+}
+
+void
+gm_pending_mark_due_locked(gm_lane *lane)
+{
+    GM_LIST_FOREACH(link, &lane->watches) {
+        (void)mark_due(lane, GM_CONTAINER_OF(link, gm_watch, link));
     }
 }
 
@@ -202,6 +284,11 @@ first_is_done(gm_lane *lane, gm_watch *watch, const gm_use *use)
 static void
 poll_watch(gm_lane *lane, gm_watch *watch)
 {
+    bool declared =
+        watch->final == 0 && gm_capture_is_declared(lane->pool, watch->identity);
+    if (declared || !mark_due(lane, watch)) {
+        return;
+    }
     while (!gm_list_is_empty(&watch->uses)) {
         gm_use *use = GM_CONTAINER_OF(watch->uses.next, gm_use, watch_link);
         if (!first_is_done(lane, watch, use)) {
@@ -222,6 +309,9 @@ poll_watch(gm_lane *lane, gm_watch *watch)
 void
 gm_pending_poll_slow_locked(gm_lane *lane)
 {
+    if (gm_lane_is_declared_locked(lane)) {
+        return;
+    }
     GM_LIST_FOREACH_SAFE(link, following, &lane->watches) {
         poll_watch(lane, GM_CONTAINER_OF(link, gm_watch, link));
     }
@@ -236,6 +326,9 @@ insert_waits(gm_lane *lane, gm_watch *watch)
     gm_device *device = lane->pool->device;
     size_t freed = 0;
     bool last_of_watch = false;
+    if (!mark_due(lane, watch)) {
+        return 0;
+    }
     while (!last_of_watch && !gm_list_is_empty(&watch->uses)) {
         gm_use *use = GM_CONTAINER_OF(watch->uses.next, gm_use, watch_link);
         gm_event event = watch->final != 0 ? watch->final : use->event;
@@ -279,7 +372,7 @@ gm_pending_oldest_locked(gm_lane *lane)
 {
     GM_LIST_FOREACH(link, &lane->watches) {
         gm_watch *watch = GM_CONTAINER_OF(link, gm_watch, link);
-        if (!gm_list_is_empty(&watch->uses)) {
+        if (!gm_list_is_empty(&watch->uses) && gm_list_is_empty(&watch->due)) {
             gm_use *use = GM_CONTAINER_OF(watch->uses.next, gm_use, watch_link);
             if (!use->lost) {
                 return watch->final != 0 ? watch->final : use->event;

@@ -50,6 +50,7 @@ gm_pool_create(gm_device *device, const gm_pool_options *options, gm_pool **out)
     gm_list_init(&pool->lanes);
     gm_list_init(&pool->free_lanes);
     gm_list_init(&pool->link);
+    gm_captures_init(pool);
     gm_page_pool_init(pool);
     pool->created_ns = device->ops->clock_ns(device);
     atomic_store(&pool->attention,
@@ -87,11 +88,13 @@ gm_pool_release(gm_pool *pool)
     if (gm_process_is_exiting() || gm_pool_is_forked(pool)) {
         return; /* leaked on purpose: nothing may touch the device any more */
     }
+    gm_capture_forget_all(pool);
     gm_pool_close(pool, 0);
     gm_lanes_destroy(pool);
     gm_device_release(pool->device);
     gm_trace_destroy(pool->trace);
     gm_page_pool_destroy(pool);
+    gm_captures_destroy(pool);
     free(pool);
 }
 
@@ -200,13 +203,38 @@ decay(gm_pool *pool)
     }
 }
 
+/* The request as it is served: a stream that captures has its stable arena alone. */
+static gm_request
+served_request(gm_pool *pool, const gm_request *request, uint64_t identity)
+{
+    gm_request served = *request;
+    if (served.kind != GM_ARENA_STABLE &&
+        gm_capture_is_on(pool, request->stream, identity)) {
+        served.kind = GM_ARENA_STABLE;
+    }
+    return served;
+}
+
+/* The next thing that may help. What helps gives memory back or waits, and a capture
+ * forbids both; pages that an attempt has taken stay in the page pool then. */
+static bool
+climb(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
+{
+    if (ladder->shortage.refusal != GM_REFUSED_POLICY && gm_pool_is_capturing(pool)) {
+        ladder->reserved_before = SIZE_MAX;
+        return false;
+    }
+    return gm_ladder_climb(ladder, pool, lane);
+}
+
 gm_status
 gm_pool_alloc(gm_pool *pool, const gm_request *request, gm_block **out, gm_oom *oom)
 {
     size_t size;
-    GM_TRY(gm_pool_open_request(pool, request, &size));
+    GM_TRY(gm_pool_open_request(pool, request, 0, &size));
     gm_device *device = pool->device;
     uint64_t identity = device->ops->stream_identity(device, request->stream);
+    const gm_request served = served_request(pool, request, identity);
     gm_ladder ladder;
     gm_ladder_init(&ladder, pool);
     decay(pool);
@@ -214,7 +242,7 @@ gm_pool_alloc(gm_pool *pool, const gm_request *request, gm_block **out, gm_oom *
         gm_lane *lane;
         gm_block *block;
         gm_status status =
-            attempt(pool, request, size, identity, &lane, &ladder, &block);
+            attempt(pool, &served, size, identity, &lane, &ladder, &block);
         if (status == GM_OK) {
             *out = block;
             if (gm_pool_attention(pool, GM_POOL_TRACED | GM_POOL_CHECKED) != 0) {
@@ -228,7 +256,7 @@ gm_pool_alloc(gm_pool *pool, const gm_request *request, gm_block **out, gm_oom *
         if (status != GM_OUT_OF_MEMORY) {
             return status;
         }
-        if (!gm_ladder_climb(&ladder, pool, lane)) {
+        if (!climb(&ladder, pool, lane)) {
             gm_ladder_fail(&ladder, pool, lane, request, oom);
             return GM_OUT_OF_MEMORY;
         }

@@ -40,6 +40,16 @@
  * another process or a network card knows by address. The two kinds of one stream are
  * two lanes.
  *
+ * Note [Captures]
+ * Work that is captured into a graph runs later, each time the graph is replayed, at the
+ * addresses it was captured with. While a stream captures, every request on it is served
+ * by its stable arena, and no call is made that a capture forbids: nothing is given back
+ * or moved, nothing waits, and events that frees would record on the stream are recorded
+ * when the capture has ended. Whoever captures says so (gm_pool_capture_begin and _end).
+ * A capture that was not declared is noticed by calls that may ask the device anyway,
+ * not by the fast path: memory that is cached in the elastic arena may still be handed
+ * out then, and a graph must not use that.
+ *
  * Note [Pages that move]
  * A free block keeps its pages for the next allocation there. options.steal says when they
  * move to another place of the same stream that misses some: as soon as the pool holds
@@ -53,8 +63,8 @@
  * reserved once, and stays so while a zombie maps it.
  *
  * Thread-safety: every function, from any thread, with or without the GIL. Locks in
- * order: lanes table > lane > page pool > trace (base/mutex.h). No function calls Python. An
- * observer (gm_pool_set_observer) is called with no lock held.
+ * order: lanes table > lane > captures > page pool > trace (base/mutex.h). No function
+ * calls Python. An observer (gm_pool_set_observer) is called with no lock held.
  * Waiting: gm_pool_try_alloc and gm_pool_free never wait and make no memory call.
  * gm_pool_alloc, gm_pool_trim, gm_pool_reserve and gm_pool_close may; call them
  * without the GIL.
@@ -171,7 +181,7 @@ gm_oom_reason_name(gm_oom_reason reason);
 
 /* The fast path: takes the lane's lock if it is free, drains the deferred frees, and
  * hands out a cached block. GM_BUSY (lock held by another thread) and GM_MISS (needs
- * the device) have changed nothing: release the GIL and call gm_pool_alloc. Other
+ * the device, or a capture is declared) have changed nothing: release the GIL and call gm_pool_alloc. Other
  * failures: GM_INVALID, GM_CLOSED, GM_FORKED, GM_EXITING. */
 GM_NODISCARD gm_status
 gm_pool_try_alloc(gm_pool *pool, const gm_request *request, gm_block **out);
@@ -180,14 +190,17 @@ gm_pool_try_alloc(gm_pool *pool, const gm_request *request, gm_block **out);
  * pool/ladder.c) as far as it needs no Python. On GM_OUT_OF_MEMORY *oom (may be NULL)
  * says why and everything but the counters of failures and flushes is as before. The
  * ladder's waits end after options.oom_wait_ns. Failures of the device come through
- * as they are. */
+ * as they are.
+ * While a stream captures a graph there is no ladder: what free pages and new ones cannot
+ * serve is GM_OUT_OF_MEMORY at once, and GM_CAPTURING where the device makes no pages
+ * then. */
 GM_NODISCARD gm_status
 gm_pool_alloc(gm_pool *pool, const gm_request *request, gm_block **out, gm_oom *oom);
 
 /* Returns a block. Never waits, never fails: if the lane is busy the block goes onto
  * its deferred list and the next holder of the lock frees it. Streams that were
- * recorded get an event now; the block is pending until those are done. The pool is
- * found from the block. Accepts NULL. */
+ * recorded get an event now, or when the capture that forbids it has ended; the block is
+ * pending until those are done. The pool is found from the block. Accepts NULL. */
 void
 gm_pool_free(gm_block *block);
 
@@ -287,6 +300,35 @@ gm_pool_stream_retired(gm_pool *pool, gm_stream stream);
 /* Looks at pending frees and deferred frees now; never waits. */
 void
 gm_pool_poll(gm_pool *pool);
+
+/* ---- captures ---------------------------------------------------------------------------- */
+
+/* The stream is about to capture a graph (Note [Captures]). Say so before its first
+ * captured call, when no other thread is in a call on this stream. Captures on several
+ * streams may be under way at once. A stream that joins this one's capture need not be
+ * declared: while a capture is, the device is asked about every other stream that
+ * allocates. A thread's own stream is declared by that thread.
+ *
+ * What a capture allocates comes from free pages or from the device, never from what the
+ * stream has cached in its elastic arena: trim or reserve before. Its memory stays in the
+ * stable arena of the stream, also once it is freed: the graph writes there at each
+ * replay. The next capture on the stream is served from the same memory, so graphs
+ * captured on one stream are replayed in the order of their captures, and never at once.
+ * Blocks that were asked for as GM_ARENA_STABLE come from there, too: ask for none on a
+ * stream whose graphs live. All of it goes back when the stream has retired, or the pool
+ * is closed, and its last block is freed.
+ *
+ * GM_INVALID: a capture is declared on this stream already. GM_NO_HOST_MEMORY; as for an
+ * allocation GM_CLOSED, GM_FORKED, GM_EXITING. Never waits. */
+GM_NODISCARD gm_status
+gm_pool_capture_begin(gm_pool *pool, gm_stream stream);
+
+/* The capture on this stream has ended, or failed: frees that waited for that get their
+ * events now, and what was put off is done. Also after the pool was closed: its memory
+ * goes back then. gm_pool_stream_retired ends a capture as well.
+ * GM_INVALID: none is declared. GM_FORKED, GM_EXITING. Never waits. */
+GM_NODISCARD gm_status
+gm_pool_capture_end(gm_pool *pool, gm_stream stream);
 
 /* ---- limits ---------------------------------------------------------------------------- */
 

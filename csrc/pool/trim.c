@@ -14,14 +14,6 @@ typedef struct trim_pass {
     bool drop_addresses;
 } trim_pass;
 
-static bool
-find_capture(gm_lane *lane, void *argument)
-{
-    bool *capturing = argument;
-    *capturing = gm_lane_is_capturing_locked(lane);
-    return !*capturing;
-}
-
 /* Addresses without any page go back as well. */
 static void
 drop_addresses(gm_lane *lane)
@@ -147,7 +139,7 @@ gm_pool_trim(gm_pool *pool, const gm_trim_request *request, gm_trim_report *out)
 {
     memset(out, 0, sizeof(*out));
     GM_TRY(gm_device_usable(pool->device));
-    gm_lanes_visit(pool, find_capture, &out->capturing);
+    out->capturing = gm_pool_is_capturing(pool);
     if (out->capturing) {
         fill_report(pool, 0, out);
         return GM_OK;
@@ -247,6 +239,7 @@ gm_pool_stream_retired(gm_pool *pool, gm_stream stream)
     if (gone.identity == device->ops->stream_identity(device, GM_DEFAULT_STREAM)) {
         return;
     }
+    (void)gm_capture_forget(pool, gone.identity);
     gm_lanes_visit(pool, retire_lane, &gone);
     gm_lanes_dissolve(pool);
 }

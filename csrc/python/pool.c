@@ -451,6 +451,19 @@ static PyMethodDef Pool_methods[] = {
     {"stream_retired", Pool_stream_retired, METH_O,
      "stream_retired($self, stream, /)\n--\n\n"
      "The stream is about to end: its memory becomes available to others."},
+    {"capture_begin", Pool_capture_begin, METH_O,
+     "capture_begin($self, stream, /)\n--\n\n"
+     "The stream is about to capture a graph: its blocks come from memory that stays\n"
+     "where it is, and nothing that a capture forbids is called. That memory serves "
+     "the\n"
+     "next capture on the stream, too: replay its graphs in the order of their\n"
+     "captures. trim() or reserve() before, since cached memory does not serve a\n"
+     "capture. ValueError when one was begun on this stream already."},
+    {"capture_end", Pool_capture_end, METH_O,
+     "capture_end($self, stream, /)\n--\n\n"
+     "The capture has ended, or failed. Its memory stays until the stream is closed "
+     "or\n"
+     "the pool is. ValueError when none was begun on this stream."},
     {"options", Pool_options, METH_NOARGS,
      "options($self, /)\n--\n\nThe options in force."},
     {"configure", WITH_KEYWORDS(Pool_configure), METH_VARARGS | METH_KEYWORDS,

@@ -352,19 +352,67 @@ Pool_poll(PyObject *op, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
+/* A stream that must be named; -1 with an exception. */
+static int
+parse_named_stream(PyObject *op, PyObject *stream_object, gm_stream *out)
+{
+    if (stream_object == Py_None) {
+        PyErr_SetString(PyExc_TypeError, "stream must be a Stream or a handle");
+        return -1;
+    }
+    return parse_stream(state_of(op), stream_object, ((PoolObject *)op)->device->device,
+                        GM_DEFAULT_STREAM, out);
+}
+
 PyObject *
 Pool_stream_retired(PyObject *op, PyObject *stream_object)
 {
-    PoolObject *self = (PoolObject *)op;
     gm_stream stream;
-    if (stream_object == Py_None) {
-        PyErr_SetString(PyExc_TypeError, "stream must be a Stream or a handle");
+    if (parse_named_stream(op, stream_object, &stream) < 0) {
         return NULL;
     }
-    if (parse_stream(state_of(op), stream_object, self->device->device,
-                     GM_DEFAULT_STREAM, &stream) < 0) {
-        return NULL;
-    }
-    gm_pool_stream_retired(self->pool, stream);
+    gm_pool_stream_retired(((PoolObject *)op)->pool, stream);
     Py_RETURN_NONE;
+}
+
+/* ---- captures --------------------------------------------------------------------------- */
+
+/* Calls `tell` without the GIL. `wrong` is the text of its ValueError, with %R for the
+ * stream. */
+static PyObject *
+tell_of_capture(PyObject *op, PyObject *stream_object,
+                gm_status (*tell)(gm_pool *pool, gm_stream stream), const char *what,
+                const char *wrong)
+{
+    gm_pool *pool = ((PoolObject *)op)->pool;
+    gm_stream stream;
+    gm_status status;
+    if (parse_named_stream(op, stream_object, &stream) < 0) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    status = tell(pool, stream);
+    Py_END_ALLOW_THREADS
+    if (status == GM_INVALID) {
+        PyErr_Format(PyExc_ValueError, wrong, stream_object);
+        return NULL;
+    }
+    if (status != GM_OK) {
+        return set_status_error(state_of(op), status, what);
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *
+Pool_capture_begin(PyObject *op, PyObject *stream)
+{
+    return tell_of_capture(op, stream, gm_pool_capture_begin, "begin a capture",
+                           "a capture was begun on %R already");
+}
+
+PyObject *
+Pool_capture_end(PyObject *op, PyObject *stream)
+{
+    return tell_of_capture(op, stream, gm_pool_capture_end, "end a capture",
+                           "no capture was begun on %R");
 }

@@ -55,6 +55,10 @@ PyObject *
 Pool_poll(PyObject *op, PyObject *ignored);
 PyObject *
 Pool_stream_retired(PyObject *op, PyObject *stream);
+PyObject *
+Pool_capture_begin(PyObject *op, PyObject *stream);
+PyObject *
+Pool_capture_end(PyObject *op, PyObject *stream);
 
 /* Raises OutOfMemoryError for a reservation, counted. Always returns NULL. */
 PyObject *

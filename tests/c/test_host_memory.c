@@ -148,6 +148,10 @@ run_program(gm_device *device, gm_stream stream, bool paging)
     use_blocks(pool, stream);
     look_at(pool);
     CHECK_OK(gm_pool_trim(pool, &request, &report));
+    if (had(gm_pool_capture_begin(pool, stream))) {
+        use_blocks(pool, stream);
+        CHECK_OK(gm_pool_capture_end(pool, stream));
+    }
     use_blocks(pool, stream);
     (void)had(gm_pool_reserve(pool, 20 * MIB, NULL));
     gm_pool_stream_retired(pool, stream);

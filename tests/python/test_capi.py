@@ -41,6 +41,9 @@ def declare(library):
     library.gpumem_empty_cache.restype = None
     library.gpumem_set_memory_fraction.argtypes = [ctypes.c_double, number]
     library.gpumem_set_memory_fraction.restype = None
+    for function in (library.gpumem_capture_begin, library.gpumem_capture_end):
+        function.argtypes = [number, pointer]
+        function.restype = number
     library.gpumem_get_stats.argtypes = [number, ctypes.POINTER(Stats)]
     library.gpumem_get_stats.restype = number
     return library
@@ -84,6 +87,8 @@ def test_only_the_documented_symbols_are_exported():
         "gpumem_record_stream",
         "gpumem_empty_cache",
         "gpumem_set_memory_fraction",
+        "gpumem_capture_begin",
+        "gpumem_capture_end",
         "gpumem_get_stats",
     }
 
@@ -178,6 +183,32 @@ def test_memory_fraction_is_a_limit(c, c_pool):
     c.gpumem_set_memory_fraction(0.25, 3)
     assert c_pool.limit == 16 * MIB
     assert c.gpumem_malloc(17 * MIB, 3, None) is None
+
+
+def test_captures_are_declared_from_c(c, c_pool, device):
+    c_pool.reserve(4 * MIB)
+    with gpumem.Stream(device) as stream:
+        handle = stream.handle
+        assert c.gpumem_capture_end(3, handle) == -1
+        assert c.gpumem_capture_begin(3, handle) == 0
+        assert c.gpumem_capture_begin(3, handle) == -1
+        device.set_capturing(stream, True)
+        address = c.gpumem_malloc(MIB, 3, handle)
+        c.gpumem_free(address, 0, 3, handle)
+        assert c.gpumem_malloc(MIB, 3, handle) == address
+        c.gpumem_empty_cache()
+        device.set_capturing(stream, False)
+        assert c.gpumem_capture_end(3, handle) == 0
+        assert c.gpumem_capture_end(3, handle) == -1
+        assert read_stats(c)[1].reserved == 4 * MIB
+        assert [segment[3] for segment in c_pool.view()[0]] == [True]
+        c.gpumem_free(address, 0, 3, handle)
+
+
+@pytest.mark.parametrize("index", [-1, 4, 64])
+def test_captures_need_a_pool(c, c_pool, index):
+    assert c.gpumem_capture_begin(index, None) == -1
+    assert c.gpumem_capture_end(index, None) == -1
 
 
 def test_blocks_of_c_belong_to_no_scope(c, c_pool):

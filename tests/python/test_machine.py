@@ -92,6 +92,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.held = {}
         self.raw = {}
         self.scopes = []
+        self.captures = set()
         self.closed = False
         self.occupied = 0
         self.value = 0
@@ -110,6 +111,8 @@ class PoolMachine(RuleBasedStateMachine):
                     self.scopes.pop().__exit__(None, None, None)
             return
         self.run_streams()
+        for stream in list(self.captures):
+            self.end_capture(stream)
         while self.scopes:
             self.scopes.pop().__exit__(None, None, None)
         for held in self.held.values():
@@ -125,6 +128,11 @@ class PoolMachine(RuleBasedStateMachine):
     def run_streams(self):
         for stream in self.streams[1:]:
             stream.release()
+
+    def end_capture(self, stream):
+        self.captures.remove(stream)
+        self.device.set_capturing(self.streams[stream], False)
+        self.pool.capture_end(self.streams[stream])
 
     # ---- allocating ------------------------------------------------------------------
 
@@ -145,7 +153,7 @@ class PoolMachine(RuleBasedStateMachine):
         except gpumem.OutOfMemoryError as error:
             self.failed_cleanly(error, before)
         except gpumem.GpumemError:
-            if not self.closed:
+            if not self.closed and not self.captures:
                 raise
         return None
 
@@ -238,10 +246,32 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(stream=st.integers(1, 2))
     def replace_stream(self, stream):
+        if stream in self.captures:
+            self.captures.remove(stream)
+            self.device.set_capturing(self.streams[stream], False)
         self.pool.stream_retired(self.streams[stream])
         self.streams[stream].release()
         self.streams[stream].close()
         self.streams[stream] = Stream(self.device)
+
+    @precondition(lambda self: not self.closed)
+    @rule(stream=STREAMS)
+    def capture(self, stream):
+        """The device makes no memory meanwhile, and takes none back."""
+        if stream in self.captures:
+            self.end_capture(stream)
+            return
+        self.captures.add(stream)
+        self.pool.capture_begin(self.streams[stream])
+        self.device.set_capturing(self.streams[stream], True)
+        with pytest.raises(ValueError, match="already"):
+            self.pool.capture_begin(self.streams[stream])
+
+    @precondition(lambda self: self.captures)
+    @rule()
+    def end_captures(self):
+        for stream in list(self.captures):
+            self.end_capture(stream)
 
     @rule(size=st.integers(0, 8 * MIB))
     def occupy(self, size):
@@ -296,6 +326,7 @@ class PoolMachine(RuleBasedStateMachine):
         report = self.pool.trim(target_size, older_than=older_than, stream=where)
         after = self.pool.stats()["reserved_bytes.all.current"]
         assert report[0] == before - after
+        assert report[4] == bool(self.captures)
 
     @rule(seconds=st.floats(0, 10))
     def wait(self, seconds):
@@ -308,7 +339,7 @@ class PoolMachine(RuleBasedStateMachine):
         except gpumem.OutOfMemoryError:
             return
         except gpumem.GpumemError:
-            if not self.closed:
+            if not self.closed and not self.captures:
                 raise
             return
         assert self.pool.stats()["reserved_bytes.all.current"] >= size
