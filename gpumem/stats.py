@@ -45,8 +45,8 @@ _ROWS: Final = {
 }
 _GROUPS: Final = {
     "all": "",
-    "small_pool": ", blocks up to 256 KiB",
-    "large_pool": ", blocks above 256 KiB",
+    "small_pool": ", blocks up to 256 KiB, or half a page with steal='always'",
+    "large_pool": ", larger blocks",
 }
 _SORTS: Final = {
     "current": ("current", ""),

@@ -38,7 +38,7 @@
 #define GM_UNSPLIT_SLACK ((size_t)20 << 20)
 
 struct gm_arena {
-    bool small;            /* blocks up to 256 KiB */
+    bool small;            /* the one for small blocks */
     size_t page_size;      /* bytes; 0: whole chunks */
     size_t max_split;      /* bytes; whole chunks only; SIZE_MAX: split all */
     size_t easy_alignment; /* up to this gm_arena_take makes no detour: the granule; 0
@@ -94,11 +94,18 @@ gm_arena_chunk_is_idle(const gm_chunk *chunk);
 bool
 gm_arena_find(gm_arena *arena, size_t size, size_t alignment, gm_placement *out);
 
+/* Which of the places that take equally many pages is best. */
+typedef enum gm_tight_rule {
+    GM_TIGHT_LOW = 0,  /* the lowest address */
+    GM_TIGHT_SNUG = 1, /* the smallest hole if they take none; then the lowest */
+    GM_TIGHT_STAY = 2, /* most pages that are there; then the same */
+} gm_tight_rule;
+
 /* The same by another rule: the place that takes the fewest pages which no live block
- * touches yet (arena_tight.c). `stay`: among equals prefer pages that are there. Pre:
- * paged. Cost: the number of free blocks that are long enough. */
+ * touches yet (arena_tight.c). Pre: paged. Cost: the number of free blocks that are long
+ * enough. */
 bool
-gm_arena_find_tight(gm_arena *arena, size_t size, size_t alignment, bool stay,
+gm_arena_find_tight(gm_arena *arena, size_t size, size_t alignment, gm_tight_rule rule,
                     gm_placement *out);
 
 /* The next `blocks` blocks shall be placed by that rule: gm_arena_take serves none. */

@@ -12,8 +12,10 @@
  *
  * Both ends of each hole are looked at, the lower one first: a block at the upper end
  * may fill a page that the neighbour above has begun. Among equals the lowest address
- * wins, which packs best of what was measured (docs/decisions/0009-stealing.md); where a
- * move leaves a zombie behind, the place with most pages.
+ * wins. Where all large blocks are placed so, the smallest hole wins among places that
+ * take no page: long ones stay long; and where moves leave zombies behind, the place with
+ * most pages comes before both. Each packs best of what was measured where it is used
+ * (docs/decisions/0009-stealing.md).
  */
 #include "base/bits.h"
 #include "heap/arena_index.h"
@@ -25,7 +27,7 @@ typedef struct search {
     gm_placement *best;
     size_t taken; /* pages */
     bool found;
-    bool stay; /* among equals prefer pages that are there */
+    gm_tight_rule rule;
 } search;
 
 /* The pages under a placement that no live block touches. */
@@ -51,8 +53,12 @@ is_better(const search *self, const gm_placement *place, size_t taken)
     if (!self->found || taken != self->taken) {
         return !self->found || taken < self->taken;
     }
-    if (self->stay && place->missing != best->missing) {
+    if (self->rule == GM_TIGHT_STAY && place->missing != best->missing) {
         return place->missing < best->missing;
+    }
+    size_t length = place->block->size, best_length = best->block->size;
+    if (self->rule != GM_TIGHT_LOW && taken == 0 && length != best_length) {
+        return length < best_length;
     }
     return gm_block_start(place->block) < gm_block_start(best->block);
 }
@@ -87,10 +93,10 @@ look_at(search *self, gm_block *hole, size_t size)
 }
 
 bool
-gm_arena_find_tight(gm_arena *arena, size_t size, size_t alignment, bool stay,
+gm_arena_find_tight(gm_arena *arena, size_t size, size_t alignment, gm_tight_rule rule,
                     gm_placement *out)
 {
-    search self = {.arena = arena, .alignment = alignment, .best = out, .stay = stay};
+    search self = {.arena = arena, .alignment = alignment, .best = out, .rule = rule};
     gm_arena_file_loose(arena);
     gm_block *hole = gm_free_index_next(&arena->mapped, size, NULL);
     for (; hole != NULL; hole = gm_free_index_next(&arena->mapped, size, hole)) {

@@ -105,7 +105,7 @@ gm_count_cached(gm_shelf *shelf)
 static inline gm_shelf *
 gm_lane_shelf(gm_lane *lane, size_t size)
 {
-    return &lane->shelves[size <= GM_SMALL_LIMIT ? GM_SMALL : GM_LARGE];
+    return &lane->shelves[size <= lane->small_limit ? GM_SMALL : GM_LARGE];
 }
 
 static inline size_t

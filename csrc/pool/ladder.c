@@ -18,6 +18,7 @@
  */
 #include <string.h>
 
+#include "pool/counting.h"
 #include "pool/internal.h"
 
 void
@@ -247,7 +248,6 @@ gm_ladder_climb(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
 typedef struct oom_sums {
     const gm_lane *own;
     gm_oom *oom;
-    bool small;
 } oom_sums;
 
 static bool
@@ -264,8 +264,7 @@ sum_visit(gm_lane *lane, void *argument)
         oom->stranded += cached;
         return true;
     }
-    const gm_arena *arena = &lane->shelves[sums->small ? GM_SMALL : GM_LARGE].arena;
-    oom->largest_free = gm_arena_largest(arena);
+    oom->largest_free = gm_arena_largest(&gm_lane_shelf(lane, oom->requested)->arena);
     return true;
 }
 
@@ -313,7 +312,7 @@ gm_ladder_fail(gm_ladder *ladder, gm_pool *pool, gm_lane *lane,
     }
     memset(out, 0, sizeof(*out));
     out->requested = request->size;
-    oom_sums sums = {.own = lane, .oom = out, .small = request->size <= GM_SMALL_LIMIT};
+    oom_sums sums = {.own = lane, .oom = out};
     gm_lanes_visit(pool, sum_visit, &sums);
     out->cached += gm_page_pool_unplaced(pool);
     out->reserved = gm_page_pool_reserved(pool);

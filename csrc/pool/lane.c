@@ -37,7 +37,10 @@ gm_lane_create(gm_pool *pool, gm_lane **out)
         free(lane);
         return status;
     }
+    lane->small_limit = GM_SMALL_LIMIT;
     if (pool->paged && pool->options.steal == GM_STEAL_ALWAYS) {
+        size_t half = pool->page_size / 2;
+        lane->small_limit = half > GM_SMALL_LIMIT ? half : GM_SMALL_LIMIT;
         gm_arena_set_tight(&lane->shelves[GM_LARGE].arena, SIZE_MAX);
     }
     *out = lane;
@@ -100,16 +103,17 @@ gm_lane_destroy(gm_lane *lane)
 
 /* Where a block goes. While pages are short, places are chosen tightly: that search costs
  * more, and is only worth it where every page counts. Not in a small arena, where pages
- * are few and blocks are many. If all blocks are placed so and moves leave zombies, pages
- * that are there are preferred. */
+ * are few and blocks are many. */
 static bool
 find_place(gm_lane *lane, gm_arena *arena, size_t size, size_t alignment,
            gm_terms terms, gm_placement *out) GM_REQUIRES(lane->lock)
 {
-    bool stay = lane->behind && lane->pool->options.steal == GM_STEAL_ALWAYS;
+    gm_tight_rule rule = lane->pool->options.steal != GM_STEAL_ALWAYS ? GM_TIGHT_LOW
+                         : lane->behind                               ? GM_TIGHT_STAY
+                                                                      : GM_TIGHT_SNUG;
     if (gm_arena_is_tight(arena)) {
         gm_arena_count_tight(arena);
-        return gm_arena_find_tight(arena, size, alignment, stay, out);
+        return gm_arena_find_tight(arena, size, alignment, rule, out);
     }
     if (!gm_arena_find(arena, size, alignment, out)) {
         return false;
@@ -117,7 +121,7 @@ find_place(gm_lane *lane, gm_arena *arena, size_t size, size_t alignment,
     size_t spell = arena->small ? 0 : gm_steal_spell_locked(lane, out->missing, terms);
     if (spell != 0) {
         gm_arena_set_tight(arena, spell);
-        (void)gm_arena_find_tight(arena, size, alignment, stay, out);
+        (void)gm_arena_find_tight(arena, size, alignment, rule, out);
     }
     return true;
 }

@@ -133,6 +133,7 @@ typedef struct gm_zombie {
 typedef struct gm_lane {
     gm_mutex lock;
     gm_pool *pool;             /* constant */
+    size_t small_limit;        /* constant; bytes */
     _Atomic uint64_t identity; /* of the stream; GM_NO_IDENTITY once that has retired,
                                   another one when a dissolved lane is reused */
     _Atomic uint32_t kind;     /* gm_arena_kind */

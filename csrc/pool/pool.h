@@ -94,7 +94,8 @@ typedef struct gm_block gm_block;
 /* Every address is a multiple of this, every size is rounded up to it. Bytes. */
 #define GM_GRANULE ((size_t)512)
 
-/* Blocks of up to this many bytes live in small arenas. */
+/* Blocks of up to this many bytes live in small arenas; with GM_STEAL_ALWAYS also those
+ * of up to half a page (docs/decisions/0009-stealing.md). */
 #define GM_SMALL_LIMIT ((size_t)256 << 10)
 
 /* No request above this is looked at. 1 EiB; guards every sum of sizes. */

@@ -3,10 +3,10 @@
 #include "arena_kinds.h"
 
 static gm_placement
-tight_place(fixture *f, size_t size, size_t alignment, bool stay)
+tight_place(fixture *f, size_t size, size_t alignment, gm_tight_rule rule)
 {
     gm_placement found;
-    CHECK(gm_arena_find_tight(&f->arena, size, alignment, stay, &found));
+    CHECK(gm_arena_find_tight(&f->arena, size, alignment, rule, &found));
     CHECK_EQ(found.size, size);
     check_sound(f);
     return found;
@@ -19,11 +19,12 @@ start_of(const gm_placement *found)
     return (size_t)(gm_block_start(found->block) + found->front - BASE);
 }
 
-#define CHECK_TIGHT(f, size, at, pages_missing)                                      \
-    do {                                                                             \
-        gm_placement check_found = tight_place((f), (size), GM_HEAP_GRANULE, false); \
-        CHECK_EQ(start_of(&check_found), (at));                                      \
-        CHECK_EQ(check_found.missing, (pages_missing));                              \
+#define CHECK_TIGHT(f, size, at, pages_missing)                      \
+    do {                                                             \
+        gm_placement check_found =                                   \
+            tight_place((f), (size), GM_HEAP_GRANULE, GM_TIGHT_LOW); \
+        CHECK_EQ(start_of(&check_found), (at));                      \
+        CHECK_EQ(check_found.missing, (pages_missing));              \
     } while (0)
 
 /* ---- places ---------------------------------------------------------------------- */
@@ -43,7 +44,7 @@ the_upper_end_of_a_hole_counts(void)
     CHECK_TIGHT(&f, PAGE, 0, 0);
     CHECK_TIGHT(&f, 2 * PAGE + HALF, 0, 0);
 
-    gm_placement found = tight_place(&f, HALF, GM_HEAP_GRANULE, false);
+    gm_placement found = tight_place(&f, HALF, GM_HEAP_GRANULE, GM_TIGHT_LOW);
     gm_block *block = settle(&f, &found);
     CHECK_EQ(gm_block_start(block), BASE + 2 * PAGE);
     CHECK_EQ(block->prev->size, 2 * PAGE);
@@ -86,16 +87,16 @@ the_lowest_of_equal_places_wins(void)
     lose(&f, first, 1, 2, GM_SLOT_FREE_VA);
     CHECK_TIGHT(&f, PAGE, PAGE, 1);
     CHECK_TIGHT(&f, 2 * PAGE, PAGE, 2);
-    gm_placement found = tight_place(&f, PAGE, GM_HEAP_GRANULE, true);
+    gm_placement found = tight_place(&f, PAGE, GM_HEAP_GRANULE, GM_TIGHT_STAY);
     CHECK_EQ(start_of(&found), 4 * PAGE);
     CHECK_EQ(found.missing, 0);
-    found = tight_place(&f, 2 * PAGE, GM_HEAP_GRANULE, true);
+    found = tight_place(&f, 2 * PAGE, GM_HEAP_GRANULE, GM_TIGHT_STAY);
     CHECK_EQ(start_of(&found), 6 * PAGE);
     CHECK_EQ(found.missing, 0);
     /* Of equals that miss as much again the lowest. */
     lose(&f, first->next->next, 4, 1, GM_SLOT_FREE_VA);
     lose(&f, first->next->next->next->next, 6, 3, GM_SLOT_FREE_VA);
-    found = tight_place(&f, PAGE, GM_HEAP_GRANULE, true);
+    found = tight_place(&f, PAGE, GM_HEAP_GRANULE, GM_TIGHT_STAY);
     CHECK_EQ(start_of(&found), PAGE);
     close_arena(&f);
 }
@@ -111,7 +112,7 @@ to_stay_decides_among_equals_alone(void)
     gm_block *narrow = f.chunk->first->next;
     CHECK_EQ(narrow->size, PAGE);
     /* The narrow hole has no whole page: what lies there takes none. */
-    gm_placement found = tight_place(&f, PAGE, GM_HEAP_GRANULE, true);
+    gm_placement found = tight_place(&f, PAGE, GM_HEAP_GRANULE, GM_TIGHT_STAY);
     CHECK_EQ(start_of(&found), HALF);
     close_arena(&f);
 
@@ -120,12 +121,32 @@ to_stay_decides_among_equals_alone(void)
     lay(&f, (size_t[]){HALF, 2 * PAGE, HALF, 3 * PAGE, SLOTS * PAGE - 6 * PAGE},
         (bool[]){false, true, false, true, false}, 5);
     lose(&f, f.chunk->first->next, 1, 1, GM_SLOT_FREE_VA);
-    found = tight_place(&f, 2 * PAGE, GM_HEAP_GRANULE, true);
+    found = tight_place(&f, 2 * PAGE, GM_HEAP_GRANULE, GM_TIGHT_STAY);
     CHECK_EQ(start_of(&found), HALF); /* 1 page, and 2 in the other */
     CHECK_EQ(found.missing, 1);
-    found = tight_place(&f, PAGE, GM_HEAP_GRANULE, true);
+    found = tight_place(&f, PAGE, GM_HEAP_GRANULE, GM_TIGHT_STAY);
     CHECK_EQ(start_of(&found), 3 * PAGE); /* 1 here, 1 there */
     CHECK_EQ(found.missing, 0);
+    close_arena(&f);
+}
+
+static void
+where_no_page_is_taken_the_smallest_hole_may_win(void)
+{
+    fixture f;
+    open_arena(&f);
+    lay(&f, (size_t[]){HALF, 2 * PAGE, PAGE, PAGE, SLOTS * PAGE - 4 * PAGE - HALF},
+        (bool[]){false, true, false, true, false}, 5);
+    /* The first hole begins and ends inside pages that are in use, so does the second. */
+    gm_placement found = tight_place(&f, 512, GM_HEAP_GRANULE, GM_TIGHT_LOW);
+    CHECK_EQ(start_of(&found), HALF);
+    found = tight_place(&f, 512, GM_HEAP_GRANULE, GM_TIGHT_SNUG);
+    CHECK_EQ(start_of(&found), 3 * PAGE + HALF);
+    found = tight_place(&f, 512, GM_HEAP_GRANULE, GM_TIGHT_STAY);
+    CHECK_EQ(start_of(&found), 3 * PAGE + HALF);
+    /* A whole page is taken only in the first. */
+    found = tight_place(&f, 2 * PAGE, GM_HEAP_GRANULE, GM_TIGHT_SNUG);
+    CHECK_EQ(start_of(&found), HALF);
     close_arena(&f);
 }
 
@@ -142,7 +163,7 @@ the_end_of_the_addresses_counts_at_its_lower_end(void)
     gm_block *second = place(&f, HALF + 512);
     release(&f, block);
     CHECK_TIGHT(&f, PAGE, 0, 0);
-    gm_placement found = tight_place(&f, 512, GM_HEAP_GRANULE, false);
+    gm_placement found = tight_place(&f, 512, GM_HEAP_GRANULE, GM_TIGHT_LOW);
     CHECK_EQ(start_of(&found), PAGE + HALF - 512);
     release(&f, second);
     /* An empty chunk is a tail. */
@@ -167,13 +188,14 @@ zombies_are_passed_over(void)
     lose(&f, hole, 5, 1, GM_SLOT_ZOMBIE);
     CHECK_TIGHT(&f, 3 * PAGE, 2 * PAGE, 0);
     gm_placement found = {.missing = 77};
-    CHECK(
-        !gm_arena_find_tight(&f.arena, 3 * PAGE + 512, GM_HEAP_GRANULE, false, &found));
+    CHECK(!gm_arena_find_tight(&f.arena, 3 * PAGE + 512, GM_HEAP_GRANULE, GM_TIGHT_LOW,
+                               &found));
     /* In the middle: the place begins behind it. */
     lose(&f, hole, 3, 1, GM_SLOT_ZOMBIE);
     CHECK_TIGHT(&f, PAGE, 2 * PAGE, 0);
-    CHECK(!gm_arena_find_tight(&f.arena, PAGE + 512, GM_HEAP_GRANULE, false, &found));
-    found = tight_place(&f, PAGE, 4 * PAGE, false);
+    CHECK(!gm_arena_find_tight(&f.arena, PAGE + 512, GM_HEAP_GRANULE, GM_TIGHT_LOW,
+                               &found));
+    found = tight_place(&f, PAGE, 4 * PAGE, GM_TIGHT_LOW);
     CHECK_EQ(start_of(&found), 4 * PAGE);
     gm_block *block = settle(&f, &found);
     CHECK_EQ(gm_block_start(block), BASE + 4 * PAGE);
@@ -195,18 +217,18 @@ tight_places_are_aligned(void)
     open_arena(&f);
     lay(&f, (size_t[]){512, 4 * PAGE, HALF - 512, SLOTS * PAGE - 4 * PAGE - HALF},
         (bool[]){false, true, false, false}, 4);
-    gm_placement found = tight_place(&f, PAGE, PAGE, false);
+    gm_placement found = tight_place(&f, PAGE, PAGE, GM_TIGHT_LOW);
     CHECK_EQ(start_of(&found), PAGE);
     /* The last page is begun: half of it is to be had for nothing. */
-    found = tight_place(&f, HALF / 2, HALF / 2, false);
+    found = tight_place(&f, HALF / 2, HALF / 2, GM_TIGHT_LOW);
     CHECK_EQ(start_of(&found), HALF / 2);
-    found = tight_place(&f, 512, 4 * PAGE, false);
+    found = tight_place(&f, 512, 4 * PAGE, GM_TIGHT_LOW);
     CHECK_EQ(start_of(&found), 4 * PAGE);
-    found = tight_place(&f, 3 * PAGE, PAGE, false);
+    found = tight_place(&f, 3 * PAGE, PAGE, GM_TIGHT_LOW);
     CHECK_EQ(start_of(&found), PAGE);
-    CHECK(!gm_arena_find_tight(&f.arena, 3 * PAGE + HALF, PAGE, false, &found));
-    CHECK(!gm_arena_find_tight(&f.arena, PAGE, 8 * PAGE, false, &found));
-    found = tight_place(&f, 3 * PAGE + HALF, HALF, false);
+    CHECK(!gm_arena_find_tight(&f.arena, 3 * PAGE + HALF, PAGE, GM_TIGHT_LOW, &found));
+    CHECK(!gm_arena_find_tight(&f.arena, PAGE, 8 * PAGE, GM_TIGHT_LOW, &found));
+    found = tight_place(&f, 3 * PAGE + HALF, HALF, GM_TIGHT_LOW);
     CHECK_EQ(start_of(&found), HALF);
     close_arena(&f);
 }
@@ -257,11 +279,12 @@ the_quick_search_serves_none_while_places_are_tight(void)
 /* What the rule says, by looking at every slot and both ends of every hole. */
 typedef struct oracle {
     bool found;
-    bool stay;
+    gm_tight_rule rule;
     uint64_t at;
     size_t taken;
     size_t missing;
     uint64_t hole;
+    size_t length;
 } oracle;
 
 static bool
@@ -296,28 +319,44 @@ look_under(const gm_chunk *chunk, uint64_t at, size_t size, oracle *out)
     return true;
 }
 
+/* The rules one after the other; what is found first stays among equals. */
+static bool
+beats(const oracle *here, const oracle *best)
+{
+    if (here->taken != best->taken) {
+        return here->taken < best->taken;
+    }
+    if (here->rule == GM_TIGHT_STAY && here->missing != best->missing) {
+        return here->missing < best->missing;
+    }
+    if (here->rule != GM_TIGHT_LOW && here->taken == 0 &&
+        here->length != best->length) {
+        return here->length < best->length;
+    }
+    return here->hole < best->hole;
+}
+
 static void
 consider(oracle *best, const gm_block *hole, uint64_t at, size_t size)
 {
-    oracle here = {
-        .found = true, .stay = best->stay, .at = at, .hole = gm_block_start(hole)};
+    oracle here = {.found = true,
+                   .rule = best->rule,
+                   .at = at,
+                   .hole = gm_block_start(hole),
+                   .length = hole->size};
     if (!look_under(hole->chunk, at, size, &here)) {
         return;
     }
-    if (best->found && (here.taken > best->taken ||
-                        (here.taken == best->taken &&
-                         ((best->stay && here.missing > best->missing) ||
-                          ((!best->stay || here.missing == best->missing) &&
-                           here.hole >= best->hole))))) {
+    if (best->found && !beats(&here, best)) {
         return;
     }
     *best = here;
 }
 
 static oracle
-search_plainly(const fixture *f, size_t size, size_t alignment, bool stay)
+search_plainly(const fixture *f, size_t size, size_t alignment, gm_tight_rule rule)
 {
-    oracle best = {.stay = stay}, ignored;
+    oracle best = {.rule = rule}, ignored;
     GM_LIST_FOREACH(link, &f->arena.chunks) {
         const gm_chunk *chunk = GM_CONTAINER_OF(link, gm_chunk, link);
         for (const gm_block *b = chunk->first; b != NULL; b = b->next) {
@@ -342,11 +381,11 @@ search_plainly(const fixture *f, size_t size, size_t alignment, bool stay)
 }
 
 static void
-compare(fixture *f, size_t size, size_t alignment, bool stay)
+compare(fixture *f, size_t size, size_t alignment, gm_tight_rule rule)
 {
     gm_placement found;
-    oracle expected = search_plainly(f, size, alignment, stay);
-    CHECK_EQ(gm_arena_find_tight(&f->arena, size, alignment, stay, &found),
+    oracle expected = search_plainly(f, size, alignment, rule);
+    CHECK_EQ(gm_arena_find_tight(&f->arena, size, alignment, rule, &found),
              expected.found);
     if (expected.found) {
         CHECK_EQ(gm_block_start(found.block) + found.front, expected.at);
@@ -391,14 +430,14 @@ a_plain_search_finds_the_same_places(void)
         int i = (int)((unsigned)rand_r(&seed) % LIVE);
         size_t size = (1 + (size_t)rand_r(&seed) % 600) * 512;
         size_t alignment = (size_t)512 << ((unsigned)rand_r(&seed) % 10);
-        bool stay = rand_r(&seed) % 2 == 0;
+        gm_tight_rule rule = (gm_tight_rule)(rand_r(&seed) % 3);
         gm_placement found;
-        compare(&f, size, alignment, stay);
+        compare(&f, size, alignment, rule);
         if (blocks[i] != NULL) {
             release(&f, blocks[i]);
             blocks[i] = NULL;
         }
-        else if (gm_arena_find_tight(&f.arena, size, alignment, stay, &found)) {
+        else if (gm_arena_find_tight(&f.arena, size, alignment, rule, &found)) {
             blocks[i] = settle(&f, &found);
         }
         gm_chunk *chunk = rand_r(&seed) % 2 == 0
@@ -419,6 +458,8 @@ static const gm_test tests[] = {
      the_fewest_free_pages_are_taken_mapped_or_not},
     {"the lowest of equal places wins", the_lowest_of_equal_places_wins},
     {"to stay decides among equals alone", to_stay_decides_among_equals_alone},
+    {"where no page is taken the smallest hole may win",
+     where_no_page_is_taken_the_smallest_hole_may_win},
     {"the end of the addresses counts at its lower end",
      the_end_of_the_addresses_counts_at_its_lower_end},
     {"zombies are passed over", zombies_are_passed_over},
