@@ -1,0 +1,68 @@
+/* kernels.h - kernels by name: host twins that run in their place, with the addresses of
+ * the device open to them. All functions need the lock. */
+#ifndef FAKECUDA_KERNELS_H
+#define FAKECUDA_KERNELS_H
+
+#include "work.h"
+
+typedef struct fake_kernel {
+    char *name;         /* owned */
+    fakecuda_twin twin; /* NULL: the kernel is known, but nobody can run it */
+    size_t *sizes;      /* of its parameters; owned */
+    size_t count;
+    struct fake_kernel *next;
+} fake_kernel;
+
+/* A kernel's place in a library or module. */
+typedef struct fake_function {
+    void *handle;
+    fake_kernel *kernel;
+    void *module;
+    struct fake_function *next;
+} fake_function;
+
+struct fake_kernel_call {
+    fakecuda_launch launch;
+    fakecuda_twin twin;
+    void *arguments; /* owned */
+};
+
+/* How a launch names its arguments: pointers to each one, or one block. */
+typedef struct fake_arguments {
+    void **pointers;
+    const void *block;
+    size_t block_size;
+} fake_arguments;
+
+typedef struct fake_shape {
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned shared_bytes;
+} fake_shape;
+
+/* The kernel of that name, or NULL. */
+fake_kernel *
+fake_kernel_find_locked(const char *name);
+
+/* As find, but one without a twin is made. */
+fake_kernel *
+fake_kernel_need_locked(const char *name);
+
+int
+fake_kernel_launch_locked(const fake_kernel *kernel, const fake_shape *shape,
+                          const fake_arguments *arguments, CUstream stream);
+
+/* Accepts NULL. */
+void
+fake_kernel_call_free(fake_kernel_call *call);
+
+/* execute.c calls it for FAKE_KERNEL. Gives the lock up meanwhile. */
+void
+fake_run_kernel_locked(const fake_op *op, const fake_task *task);
+
+/* modules.c: the body of cuLaunchKernel and the launches of the runtime. */
+int
+fake_function_launch_locked(const void *function, const fake_shape *shape,
+                            void **pointers, void **extra, CUstream stream);
+
+#endif
