@@ -299,7 +299,12 @@ a_child_takes_no_lock_of_its_parents_pool(void)
     close_family(&parent);
 }
 
-#ifndef __SANITIZE_ADDRESS__
+/* A sanitizer's allocator does not make its locks anew in a child. */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define FORKS_AMONG_THREADS 1
+#endif
+
+#ifdef FORKS_AMONG_THREADS
 
 static _Atomic bool stop_churning;
 
@@ -385,7 +390,7 @@ static const gm_test tests[] = {
      a_child_of_fork_has_no_pool_of_its_parent},
     {"a child takes no lock of its parent's pool",
      a_child_takes_no_lock_of_its_parents_pool},
-#ifndef __SANITIZE_ADDRESS__ /* its allocator's locks are not made anew in a child */
+#ifdef FORKS_AMONG_THREADS
     {"a child of a busy process begins anew", a_child_of_a_busy_process_begins_anew},
 #endif
 };
