@@ -22,6 +22,7 @@ typedef struct fake_fault {
 pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t fake_changed = PTHREAD_COND_INITIALIZER;
 _Thread_local bool fake_inside_work;
+bool fake_initialised;
 
 static fake_call *calls;
 static fake_fault *faults;
@@ -189,12 +190,13 @@ static int
 check_driver(const fake_call *call)
 {
     if (call->driver) {
-        return 0; /* cuInit answers that */
+        return fake_initialised ? 0 : (int)cudaErrorInitializationError;
     }
     int version = fake_setting.driver_version;
     if (version == 0 || version / 1000 < fake_loaded_runtime / 1000) {
         return (int)cudaErrorInsufficientDriver;
     }
+    fake_initialised = true;
     return fake_setting.devices == 0 ? (int)cudaErrorNoDevice : 0;
 }
 

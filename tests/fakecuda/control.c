@@ -4,6 +4,7 @@
 
 #include "alloc.h"
 #include "capture.h"
+#include "context.h"
 #include "events.h"
 #include "graphs.h"
 #include "memory.h"
@@ -204,6 +205,7 @@ fakecuda_reset(void)
                                         .file = fake_devices[i].file,
                                         .file_end = fake_devices[i].file_end};
     }
-    fake_thread_device = -1;
+    fake_context_reset_locked();
+    fake_initialised = false;
     pthread_mutex_unlock(&fake_lock);
 }

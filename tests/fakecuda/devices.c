@@ -4,24 +4,28 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "context.h"
 #include "work.h"
 
 fake_device fake_devices[FAKE_MAX_DEVICES];
-_Thread_local int fake_thread_device = -1;
 int fake_loaded_runtime;
 
 fake_device *
 fake_use_device_locked(int device)
 {
-    fake_devices[device].in_use = true;
-    return &fake_devices[device];
+    fake_device *owner = &fake_devices[device];
+    if (!owner->in_use) {
+        owner->in_use = true;
+        owner->context = fake_handle_make_locked(FAKE_CONTEXT, owner);
+    }
+    return owner;
 }
 
 int
 fake_current_device_locked(void)
 {
     if (fake_thread_device < 0) {
-        fake_thread_device = 0;
+        fake_context_choose_locked(0);
     }
     (void)fake_use_device_locked(fake_thread_device);
     return fake_thread_device;
@@ -191,7 +195,7 @@ set_device_locked(int device)
     if (device < 0 || device >= fake_setting.devices) {
         return (int)cudaErrorInvalidDevice;
     }
-    fake_thread_device = device;
+    fake_context_choose_locked(device);
     return fake_use_device_locked(device)->lost;
 }
 

@@ -72,6 +72,7 @@ typedef struct fake_device {
     size_t occupied; /* by other processes */
     int lost;        /* the error that every call returns; 0: it works */
     bool in_use;     /* its primary context was made */
+    void *context;   /* the handle of that */
     unsigned retains;
     uint32_t peers; /* bit n: this device may access memory of device n */
     int file;       /* its memory, sparse; -1: not yet open */
@@ -129,6 +130,11 @@ fake_leave(fake_call *call, int error);
 #define RUNTIME_CALL(expression) FAKE_CALL(cudaError_t, false, expression)
 #define DRIVER_CALL(expression) FAKE_CALL(CUresult, true, expression)
 
+/* Of the driver's functions that need a current context. */
+#define CONTEXT_CALL(expression)                                           \
+    DRIVER_CALL(fake_thread_device < 0 ? (int)cudaErrorDeviceUninitialized \
+                                       : (expression))
+
 /* The error of a bad argument unless it holds; for bodies of one expression. */
 static inline int
 fake_require(bool condition)
@@ -146,6 +152,9 @@ extern _Thread_local bool fake_inside_work;
 
 /* The thread's device for the runtime; -1: not chosen. */
 extern _Thread_local int fake_thread_device;
+
+/* cuInit was called, or a call of the runtime, which does that by itself. */
+extern bool fake_initialised;
 
 /* The version of the runtime that was loaded last; 0: only the driver was. */
 extern int fake_loaded_runtime;

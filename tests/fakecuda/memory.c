@@ -76,6 +76,19 @@ fake_memory_make_locked(int device, size_t size)
 }
 
 fake_memory *
+fake_memory_of_file_locked(int device, int file, uint64_t offset, size_t size)
+{
+    fake_memory *memory = fake_allocate(sizeof(*memory));
+    memory->id = ++last_id;
+    memory->device = device;
+    memory->file = file;
+    memory->owns_file = true;
+    memory->offset = offset;
+    memory->size = size;
+    return memory;
+}
+
+fake_memory *
 fake_memory_of_host(void *address, size_t size)
 {
     fake_memory *memory = fake_allocate(sizeof(*memory));

@@ -114,6 +114,10 @@ fake_reserved_bytes_locked(void);
 fake_memory *
 fake_memory_make_locked(int device, size_t size);
 
+/* Part of a file of another process, which takes the descriptor. */
+fake_memory *
+fake_memory_of_file_locked(int device, int file, uint64_t offset, size_t size);
+
 /* Memory of the host, at that address. */
 fake_memory *
 fake_memory_of_host(void *address, size_t size);

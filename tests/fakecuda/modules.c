@@ -1,0 +1,441 @@
+/* modules.c - where kernels come from: modules and libraries of the driver and the
+ * runtime, and what nvcc registers when a program starts.
+ *
+ * Nothing in an image is run. It must look like one, and hold the kernel's name as far as
+ * that can be read; the kernel's host twin is found by the name.
+ */
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels.h"
+
+/* ---- images ------------------------------------------------------------------------------------- */
+
+typedef struct fake_module {
+    void *handle;
+    const char *text; /* owned: PTX; NULL: an image that cannot be read */
+} fake_module;
+
+#define ELF_MAGIC 0x464c457fu
+#define FATBIN_MAGIC 0xba55ed50u
+#define WRAPPER_MAGIC 0x466243b1u
+
+static bool
+is_binary(const void *image)
+{
+    uint32_t magic;
+    memcpy(&magic, image, sizeof(magic));
+    return magic == ELF_MAGIC || magic == FATBIN_MAGIC || magic == WRAPPER_MAGIC;
+}
+
+static int
+load_locked(void **out, const void *image)
+{
+    if (out == NULL || image == NULL) {
+        return (int)cudaErrorInvalidValue;
+    }
+    bool binary = is_binary(image);
+    if (!binary && strstr(image, ".version") == NULL) {
+        return (int)cudaErrorInvalidKernelImage;
+    }
+    fake_module *module = fake_allocate(sizeof(*module));
+    if (!binary) {
+        size_t size = strlen(image) + 1;
+        module->text = memcpy(fake_allocate(size), image, size);
+    }
+    module->handle = fake_handle_make_locked(FAKE_MODULE, module);
+    *out = module->handle;
+    return 0;
+}
+
+static int
+unload_locked(void *handle)
+{
+    int error = 0;
+    fake_module *module = fake_handle_need_locked(FAKE_MODULE, handle, &error);
+    if (module != NULL) {
+        fake_handle_drop_locked(FAKE_MODULE, handle);
+        free((void *)(uintptr_t)module->text);
+        free(module);
+    }
+    return error;
+}
+
+/* Does the PTX have an entry of that name? */
+static bool
+has_entry(const char *text, const char *name)
+{
+    size_t length = strlen(name);
+    for (const char *at = text; (at = strstr(at, ".entry")) != NULL;) {
+        at += strlen(".entry");
+        while (isspace((unsigned char)*at)) {
+            at++;
+        }
+        char next = strncmp(at, name, length) == 0 ? at[length] : 'x';
+        if (!isalnum((unsigned char)next) && next != '_' && next != '$') {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int
+find_function_locked(void **out, void *handle, const char *name)
+{
+    int error = 0;
+    const fake_module *module = fake_handle_need_locked(FAKE_MODULE, handle, &error);
+    if (module == NULL || out == NULL || name == NULL) {
+        return module == NULL ? error : (int)cudaErrorInvalidValue;
+    }
+    bool there = module->text != NULL ? has_entry(module->text, name)
+                                      : fake_kernel_find_locked(name) != NULL;
+    if (!there) {
+        return (int)cudaErrorSymbolNotFound;
+    }
+    fake_function *function = fake_allocate(sizeof(*function));
+    function->kernel = fake_kernel_need_locked(name);
+    function->module = handle;
+    function->handle = fake_handle_make_locked(FAKE_FUNCTION, function);
+    *out = function->handle;
+    return 0;
+}
+
+/* ---- what nvcc registers ------------------------------------------------------------------------- */
+
+typedef struct fake_symbol {
+    const void *address; /* of the host's stub */
+    fake_kernel *kernel;
+    struct fake_symbol *next;
+} fake_symbol;
+
+static fake_symbol *symbols;
+
+static const fake_kernel *
+kernel_of_locked(const void *function)
+{
+    const fake_function *loaded = fake_handle_find_locked(FAKE_FUNCTION, function);
+    if (loaded != NULL) {
+        return loaded->kernel;
+    }
+    for (const fake_symbol *symbol = symbols; symbol != NULL; symbol = symbol->next) {
+        if (symbol->address == function) {
+            return symbol->kernel;
+        }
+    }
+    return NULL;
+}
+
+void **
+__cudaRegisterFatBinary(void *binary);
+void
+__cudaRegisterFatBinaryEnd(void **handle);
+void
+__cudaUnregisterFatBinary(void **handle);
+char
+__cudaInitModule(void **handle);
+void
+__cudaRegisterFunction(void **handle, const char *host, char *device, const char *name,
+                       int thread_limit, uint3 *thread_id, uint3 *block_id, dim3 *block,
+                       dim3 *grid, int *warp_size);
+void
+__cudaRegisterVar(void **handle, char *host, char *device, const char *name,
+                  int external, size_t size, int constant, int global);
+
+void **
+__cudaRegisterFatBinary(void *binary)
+{
+    void **handle = fake_allocate(sizeof(*handle));
+    *handle = binary;
+    return handle;
+}
+
+void
+__cudaRegisterFatBinaryEnd(void **handle)
+{
+    (void)handle;
+}
+
+void
+__cudaUnregisterFatBinary(void **handle)
+{
+    free(handle);
+}
+
+char
+__cudaInitModule(void **handle)
+{
+    (void)handle;
+    return 1;
+}
+
+void
+__cudaRegisterFunction(void **handle, const char *host, char *device, const char *name,
+                       int thread_limit, uint3 *thread_id, uint3 *block_id, dim3 *block,
+                       dim3 *grid, int *warp_size)
+{
+    (void)handle, (void)device, (void)thread_limit, (void)thread_id, (void)block_id;
+    (void)block, (void)grid, (void)warp_size;
+    pthread_mutex_lock(&fake_lock);
+    fake_symbol *symbol = fake_allocate(sizeof(*symbol));
+    symbol->address = host;
+    symbol->kernel = fake_kernel_need_locked(name);
+    symbol->next = symbols;
+    symbols = symbol;
+    pthread_mutex_unlock(&fake_lock);
+}
+
+/* Variables of a device have no place here; whoever asks for one is refused. */
+void
+__cudaRegisterVar(void **handle, char *host, char *device, const char *name,
+                  int external, size_t size, int constant, int global)
+{
+    (void)handle, (void)host, (void)device, (void)name, (void)external, (void)size;
+    (void)constant, (void)global;
+}
+
+/* A launch's shape waits between the two calls that <<<>>> becomes. */
+static _Thread_local struct {
+    dim3 grid, block;
+    size_t shared_bytes;
+    void *stream;
+} pushed;
+
+unsigned
+__cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes,
+                            struct CUstream_st *stream);
+cudaError_t
+__cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared_bytes, void *stream);
+
+unsigned
+__cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes,
+                            struct CUstream_st *stream)
+{
+    pushed.grid = grid;
+    pushed.block = block;
+    pushed.shared_bytes = shared_bytes;
+    pushed.stream = stream;
+    return 0;
+}
+
+cudaError_t
+__cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared_bytes, void *stream)
+{
+    *grid = pushed.grid;
+    *block = pushed.block;
+    *shared_bytes = pushed.shared_bytes;
+    memcpy(stream, &pushed.stream, sizeof(void *));
+    return cudaSuccess;
+}
+
+/* ---- launches ------------------------------------------------------------------------------------- */
+
+/* The block of arguments that `extra` names, if it does. */
+static fake_arguments
+read_arguments(void **pointers, void **extra)
+{
+    fake_arguments arguments = {.pointers = pointers};
+    for (; pointers == NULL && extra != NULL && *extra != CU_LAUNCH_PARAM_END;
+         extra += 2) {
+        if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER) {
+            arguments.block = extra[1];
+        }
+        else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE) {
+            memcpy(&arguments.block_size, extra[1], sizeof(size_t));
+        }
+    }
+    return arguments;
+}
+
+int
+fake_function_launch_locked(const void *function, const fake_shape *shape,
+                            void **pointers, void **extra, CUstream stream)
+{
+    const fake_kernel *kernel = kernel_of_locked(function);
+    if (kernel == NULL) {
+        (void)fake_violation_locked("%p is no kernel", function);
+        return (int)cudaErrorInvalidDeviceFunction;
+    }
+    if (pointers != NULL && extra != NULL) {
+        return (int)cudaErrorInvalidValue;
+    }
+    fake_arguments arguments = read_arguments(pointers, extra);
+    return fake_kernel_launch_locked(kernel, shape, &arguments, stream);
+}
+
+static int
+launch_locked(const void *function, dim3 grid, dim3 block, void **pointers,
+              size_t shared_bytes, cudaStream_t stream)
+{
+    fake_shape shape = {.grid = {grid.x, grid.y, grid.z},
+                        .block = {block.x, block.y, block.z},
+                        .shared_bytes = (unsigned)shared_bytes};
+    return fake_function_launch_locked(function, &shape, pointers, NULL, stream);
+}
+
+/* ---- the runtime's calls -------------------------------------------------------------------------- */
+
+cudaError_t
+cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments,
+                 size_t shared_bytes, cudaStream_t stream)
+{
+    RUNTIME_CALL(launch_locked(function, grid, block, arguments, shared_bytes, stream));
+}
+
+cudaError_t
+cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function,
+                    void **arguments)
+{
+    RUNTIME_CALL(launch_locked(function, config->gridDim, config->blockDim, arguments,
+                               config->dynamicSmemBytes, config->stream));
+}
+
+cudaError_t
+cudaLibraryLoadData(cudaLibrary_t *library, const void *code,
+                    enum cudaJitOption *jit_options, void **jit_values,
+                    unsigned jit_count, enum cudaLibraryOption *options, void **values,
+                    unsigned count)
+{
+    (void)jit_options, (void)jit_values, (void)jit_count, (void)options, (void)values;
+    (void)count;
+    RUNTIME_CALL(load_locked((void **)library, code));
+}
+
+cudaError_t
+cudaLibraryGetKernel(cudaKernel_t *kernel, cudaLibrary_t library, const char *name)
+{
+    RUNTIME_CALL(find_function_locked((void **)kernel, library, name));
+}
+
+cudaError_t
+cudaLibraryUnload(cudaLibrary_t library)
+{
+    RUNTIME_CALL(unload_locked(library));
+}
+
+static int
+describe_locked(struct cudaFuncAttributes *out, const void *function)
+{
+    if (kernel_of_locked(function) == NULL) {
+        return (int)cudaErrorInvalidDeviceFunction;
+    }
+    memset(out, 0, sizeof(*out));
+    out->maxThreadsPerBlock = 1024;
+    out->binaryVersion = out->ptxVersion = 90;
+    return 0;
+}
+
+cudaError_t
+cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *function)
+{
+    RUNTIME_CALL(describe_locked(out, function));
+}
+
+/* ---- the driver's calls ----------------------------------------------------------------------------- */
+
+CUresult
+cuModuleLoadData(CUmodule *module, const void *image)
+{
+    CONTEXT_CALL(load_locked((void **)module, image));
+}
+
+CUresult
+cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count,
+                   CUjit_option *options, void **values)
+{
+    (void)count, (void)options, (void)values;
+    CONTEXT_CALL(load_locked((void **)module, image));
+}
+
+CUresult
+cuModuleUnload(CUmodule module)
+{
+    CONTEXT_CALL(unload_locked(module));
+}
+
+CUresult
+cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+    CONTEXT_CALL(find_function_locked((void **)function, module, name));
+}
+
+CUresult
+cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit_options,
+                  void **jit_values, unsigned jit_count, CUlibraryOption *options,
+                  void **values, unsigned count)
+{
+    (void)jit_options, (void)jit_values, (void)jit_count, (void)options, (void)values;
+    (void)count;
+    DRIVER_CALL(load_locked((void **)library, code));
+}
+
+CUresult
+cuLibraryUnload(CUlibrary library)
+{
+    DRIVER_CALL(unload_locked(library));
+}
+
+CUresult
+cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
+{
+    DRIVER_CALL(find_function_locked((void **)kernel, library, name));
+}
+
+/* One number serves as both. */
+static int
+same_function_locked(CUfunction *out, CUkernel kernel)
+{
+    int error = 0;
+    const fake_function *function =
+        fake_handle_need_locked(FAKE_FUNCTION, kernel, &error);
+    if (function != NULL) {
+        *out = function->handle;
+    }
+    return error;
+}
+
+CUresult
+cuKernelGetFunction(CUfunction *function, CUkernel kernel)
+{
+    CONTEXT_CALL(same_function_locked(function, kernel));
+}
+
+static int
+function_attribute_locked(int *out, CUfunction_attribute attribute, CUfunction function)
+{
+    int error = 0;
+    if (fake_handle_need_locked(FAKE_FUNCTION, function, &error) != NULL) {
+        *out = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : 0;
+    }
+    return error;
+}
+
+CUresult
+cuFuncGetAttribute(int *out, CUfunction_attribute attribute, CUfunction function)
+{
+    CONTEXT_CALL(function_attribute_locked(out, attribute, function));
+}
+
+CUresult
+cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+               unsigned block_x, unsigned block_y, unsigned block_z,
+               unsigned shared_bytes, CUstream stream, void **arguments, void **extra)
+{
+    fake_shape shape = {.grid = {grid_x, grid_y, grid_z},
+                        .block = {block_x, block_y, block_z},
+                        .shared_bytes = shared_bytes};
+    CONTEXT_CALL(
+        fake_function_launch_locked(function, &shape, arguments, extra, stream));
+}
+
+CUresult
+cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments,
+                 void **extra)
+{
+    fake_shape shape = {
+        .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+        .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
+        .shared_bytes = config->sharedMemBytes};
+    CONTEXT_CALL(fake_function_launch_locked(function, &shape, arguments, extra,
+                                             config->hStream));
+}
