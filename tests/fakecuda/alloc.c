@@ -122,6 +122,7 @@ int
 fake_free_locked(void *address)
 {
     int error = fake_check_unsafe_locked();
+    (void)fake_current_device_locked(); /* cudaFree(0) is how programs begin */
     if (error != 0 || address == NULL) {
         return error;
     }

@@ -23,13 +23,13 @@ fake_task_clear(fake_task *task)
 static char *
 find_bytes_locked(uint64_t address, size_t *size)
 {
-    const fake_mapping *mapping = fake_mapping_at_locked(address);
+    const fake_mapping *mapping = fake_mapping_around_locked(address);
     if (mapping == NULL || mapping->memory->device < 0) {
         return (char *)(uintptr_t)address;
     }
     size_t skip = (size_t)(address - mapping->address);
-    if (*size > mapping->size - skip) {
-        *size = mapping->size - skip;
+    if (*size > mapping->room - skip) {
+        *size = mapping->room - skip;
     }
     return fake_memory_bytes_locked(mapping->memory, mapping->offset + skip);
 }

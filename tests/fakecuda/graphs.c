@@ -96,7 +96,7 @@ add_spans_locked(fake_task *task, const fake_nodes *nodes)
             fake_span *span = fake_push(&task->spans, &task->span_count,
                                         &task->span_capacity, sizeof(*span));
             *span = node->spans[k];
-            span->mapping = fake_mapping_at_locked(span->address)->id;
+            span->mapping = fake_mapping_around_locked(span->address)->id;
         }
     }
     return 0;

@@ -189,12 +189,18 @@ fake_unmap_locked(fake_mapping *mapping)
 }
 
 fake_mapping *
-fake_mapping_at_locked(uint64_t address)
+fake_mapping_around_locked(uint64_t address)
 {
     const gm_interval *found = gm_intervals_holding(&fake_mappings, address);
-    fake_mapping *mapping = found == NULL ? NULL : found->data;
-    return mapping != NULL && address - mapping->address < mapping->size ? mapping
-                                                                         : NULL;
+    return found == NULL ? NULL : found->data;
+}
+
+fake_mapping *
+fake_mapping_at_locked(uint64_t address)
+{
+    fake_mapping *mapping = fake_mapping_around_locked(address);
+    bool inside = mapping != NULL && address - mapping->address < mapping->size;
+    return inside ? mapping : NULL;
 }
 
 fake_mapping *

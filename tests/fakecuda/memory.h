@@ -141,6 +141,11 @@ fake_unmap_locked(fake_mapping *mapping);
 
 fake_mapping *
 fake_mapping_at_locked(uint64_t address);
+
+/* The same, in the part of its place, too, that the mapping does not use now: work of a
+ * pool's block may run when that has a new and smaller owner already. */
+fake_mapping *
+fake_mapping_around_locked(uint64_t address);
 fake_mapping *
 fake_mapping_begins_locked(uint64_t address);
 /* The next mapping at or above the address, or NULL. */

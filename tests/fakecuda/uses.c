@@ -89,7 +89,7 @@ fake_check_spans_locked(const fake_task *task)
 {
     for (size_t i = 0; i < task->span_count; i++) {
         const fake_span *span = &task->spans[i];
-        const fake_mapping *now = fake_mapping_at_locked(span->address);
+        const fake_mapping *now = fake_mapping_around_locked(span->address);
         if (leads_there(span, now)) {
             continue;
         }
