@@ -7,6 +7,7 @@
 #include "context.h"
 #include "events.h"
 #include "graphs.h"
+#include "kernels.h"
 #include "memory.h"
 #include "pools.h"
 #include "work.h"
@@ -196,6 +197,7 @@ fakecuda_reset(void)
     fake_capture_reset_locked();
     fake_work_reset_locked();
     drop_objects_locked();
+    fake_modules_reset_locked();
     fake_pools_reset_locked();
     fake_memory_reset_locked();
     fake_handles_reset_locked();

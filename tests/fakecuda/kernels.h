@@ -17,8 +17,7 @@ typedef struct fake_kernel {
 typedef struct fake_function {
     void *handle;
     fake_kernel *kernel;
-    void *module;
-    struct fake_function *next;
+    void *module; /* its handle */
 } fake_function;
 
 struct fake_kernel_call {
@@ -60,9 +59,17 @@ fake_kernel_call_free(fake_kernel_call *call);
 void
 fake_run_kernel_locked(const fake_op *op, const fake_task *task);
 
+/* registration.c: what a program launches by that handle, or by that stub; NULL: it is no
+ * kernel. */
+const fake_kernel *
+fake_kernel_of_locked(const void *function);
+
 /* modules.c: the body of cuLaunchKernel and the launches of the runtime. */
 int
 fake_function_launch_locked(const void *function, const fake_shape *shape,
                             void **pointers, void **extra, CUstream stream);
+
+void
+fake_modules_reset_locked(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* modules.c - where kernels come from: modules and libraries of the driver and the
- * runtime, and what nvcc registers when a program starts.
+ * runtime. registration.c has what nvcc adds.
  *
  * Nothing in an image is run. It must look like one, and hold the kernel's name as far as
  * that can be read; the kernel's host twin is found by the name.
@@ -14,7 +14,7 @@
 
 typedef struct fake_module {
     void *handle;
-    const char *text; /* owned: PTX; NULL: an image that cannot be read */
+    char *text; /* owned: PTX; NULL: an image that cannot be read */
 } fake_module;
 
 #define ELF_MAGIC 0x464c457fu
@@ -49,17 +49,38 @@ load_locked(void **out, const void *image)
     return 0;
 }
 
+/* Its functions go with it. */
 static int
 unload_locked(void *handle)
 {
     int error = 0;
     fake_module *module = fake_handle_need_locked(FAKE_MODULE, handle, &error);
-    if (module != NULL) {
-        fake_handle_drop_locked(FAKE_MODULE, handle);
-        free((void *)(uintptr_t)module->text);
-        free(module);
+    if (module == NULL) {
+        return error;
     }
-    return error;
+    fake_function *function;
+    for (size_t n = 0; (function = fake_handle_at_locked(FAKE_FUNCTION, n)) != NULL;) {
+        if (function->module == handle) {
+            fake_handle_drop_locked(FAKE_FUNCTION, function->handle);
+            free(function);
+        }
+        else {
+            n++;
+        }
+    }
+    fake_handle_drop_locked(FAKE_MODULE, handle);
+    free(module->text);
+    free(module);
+    return 0;
+}
+
+void
+fake_modules_reset_locked(void)
+{
+    const fake_module *module;
+    while ((module = fake_handle_at_locked(FAKE_MODULE, 0)) != NULL) {
+        (void)unload_locked(module->handle);
+    }
 }
 
 /* Does the PTX have an entry of that name? */
@@ -101,133 +122,6 @@ find_function_locked(void **out, void *handle, const char *name)
     return 0;
 }
 
-/* ---- what nvcc registers ------------------------------------------------------------------------- */
-
-typedef struct fake_symbol {
-    const void *address; /* of the host's stub */
-    fake_kernel *kernel;
-    struct fake_symbol *next;
-} fake_symbol;
-
-static fake_symbol *symbols;
-
-static const fake_kernel *
-kernel_of_locked(const void *function)
-{
-    const fake_function *loaded = fake_handle_find_locked(FAKE_FUNCTION, function);
-    if (loaded != NULL) {
-        return loaded->kernel;
-    }
-    for (const fake_symbol *symbol = symbols; symbol != NULL; symbol = symbol->next) {
-        if (symbol->address == function) {
-            return symbol->kernel;
-        }
-    }
-    return NULL;
-}
-
-void **
-__cudaRegisterFatBinary(void *binary);
-void
-__cudaRegisterFatBinaryEnd(void **handle);
-void
-__cudaUnregisterFatBinary(void **handle);
-char
-__cudaInitModule(void **handle);
-void
-__cudaRegisterFunction(void **handle, const char *host, char *device, const char *name,
-                       int thread_limit, uint3 *thread_id, uint3 *block_id, dim3 *block,
-                       dim3 *grid, int *warp_size);
-void
-__cudaRegisterVar(void **handle, char *host, char *device, const char *name,
-                  int external, size_t size, int constant, int global);
-
-void **
-__cudaRegisterFatBinary(void *binary)
-{
-    void **handle = fake_allocate(sizeof(*handle));
-    *handle = binary;
-    return handle;
-}
-
-void
-__cudaRegisterFatBinaryEnd(void **handle)
-{
-    (void)handle;
-}
-
-void
-__cudaUnregisterFatBinary(void **handle)
-{
-    free(handle);
-}
-
-char
-__cudaInitModule(void **handle)
-{
-    (void)handle;
-    return 1;
-}
-
-void
-__cudaRegisterFunction(void **handle, const char *host, char *device, const char *name,
-                       int thread_limit, uint3 *thread_id, uint3 *block_id, dim3 *block,
-                       dim3 *grid, int *warp_size)
-{
-    (void)handle, (void)device, (void)thread_limit, (void)thread_id, (void)block_id;
-    (void)block, (void)grid, (void)warp_size;
-    pthread_mutex_lock(&fake_lock);
-    fake_symbol *symbol = fake_allocate(sizeof(*symbol));
-    symbol->address = host;
-    symbol->kernel = fake_kernel_need_locked(name);
-    symbol->next = symbols;
-    symbols = symbol;
-    pthread_mutex_unlock(&fake_lock);
-}
-
-/* Variables of a device have no place here; whoever asks for one is refused. */
-void
-__cudaRegisterVar(void **handle, char *host, char *device, const char *name,
-                  int external, size_t size, int constant, int global)
-{
-    (void)handle, (void)host, (void)device, (void)name, (void)external, (void)size;
-    (void)constant, (void)global;
-}
-
-/* A launch's shape waits between the two calls that <<<>>> becomes. */
-static _Thread_local struct {
-    dim3 grid, block;
-    size_t shared_bytes;
-    void *stream;
-} pushed;
-
-unsigned
-__cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes,
-                            struct CUstream_st *stream);
-cudaError_t
-__cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared_bytes, void *stream);
-
-unsigned
-__cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes,
-                            struct CUstream_st *stream)
-{
-    pushed.grid = grid;
-    pushed.block = block;
-    pushed.shared_bytes = shared_bytes;
-    pushed.stream = stream;
-    return 0;
-}
-
-cudaError_t
-__cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared_bytes, void *stream)
-{
-    *grid = pushed.grid;
-    *block = pushed.block;
-    *shared_bytes = pushed.shared_bytes;
-    memcpy(stream, &pushed.stream, sizeof(void *));
-    return cudaSuccess;
-}
-
 /* ---- launches ------------------------------------------------------------------------------------- */
 
 /* The block of arguments that `extra` names, if it does. */
@@ -251,7 +145,7 @@ int
 fake_function_launch_locked(const void *function, const fake_shape *shape,
                             void **pointers, void **extra, CUstream stream)
 {
-    const fake_kernel *kernel = kernel_of_locked(function);
+    const fake_kernel *kernel = fake_kernel_of_locked(function);
     if (kernel == NULL) {
         (void)fake_violation_locked("%p is no kernel", function);
         return (int)cudaErrorInvalidDeviceFunction;
@@ -316,7 +210,7 @@ cudaLibraryUnload(cudaLibrary_t library)
 static int
 describe_locked(struct cudaFuncAttributes *out, const void *function)
 {
-    if (kernel_of_locked(function) == NULL) {
+    if (fake_kernel_of_locked(function) == NULL) {
         return (int)cudaErrorInvalidDeviceFunction;
     }
     memset(out, 0, sizeof(*out));

@@ -21,6 +21,8 @@ TWIN(cudaFreeAsync, _ptsz);
 TWIN(cudaGraphLaunch, _ptsz);
 TWIN(cudaGraphUpload, _ptsz);
 TWIN(cudaLaunchHostFunc, _ptsz);
+TWIN(cudaLaunchKernel, _ptsz);
+TWIN(cudaLaunchKernelExC, _ptsz);
 TWIN(cudaMallocAsync, _ptsz);
 TWIN(cudaMallocFromPoolAsync, _ptsz);
 TWIN(cudaMemcpy2DAsync, _ptsz);
@@ -74,6 +76,23 @@ cudaError_t
 cudaLaunchHostFunc_ptsz(cudaStream_t stream, cudaHostFn_t function, void *data)
 {
     return cudaLaunchHostFunc(own(stream), function, data);
+}
+
+cudaError_t
+cudaLaunchKernel_ptsz(const void *function, dim3 grid, dim3 block, void **arguments,
+                      size_t shared_bytes, cudaStream_t stream)
+{
+    return cudaLaunchKernel(function, grid, block, arguments, shared_bytes,
+                            own(stream));
+}
+
+cudaError_t
+cudaLaunchKernelExC_ptsz(const cudaLaunchConfig_t *config, const void *function,
+                         void **arguments)
+{
+    cudaLaunchConfig_t own_config = *config;
+    own_config.stream = own(config->stream);
+    return cudaLaunchKernelExC(&own_config, function, arguments);
 }
 
 cudaError_t
@@ -205,6 +224,7 @@ cudaMemset_ptds(void *destination, int value, size_t size)
 
 TWIN(cuEventRecord, _ptsz);
 TWIN(cuLaunchHostFunc, _ptsz);
+TWIN(cuLaunchKernel, _ptsz);
 TWIN(cuMemsetD8Async, _ptsz);
 TWIN(cuStreamIsCapturing, _ptsz);
 TWIN(cuStreamQuery, _ptsz);
@@ -221,6 +241,16 @@ CUresult
 cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void *data)
 {
     return cuLaunchHostFunc(own(stream), function, data);
+}
+
+CUresult
+cuLaunchKernel_ptsz(CUfunction function, unsigned grid_x, unsigned grid_y,
+                    unsigned grid_z, unsigned block_x, unsigned block_y,
+                    unsigned block_z, unsigned shared_bytes, CUstream stream,
+                    void **arguments, void **extra)
+{
+    return cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+                          shared_bytes, own(stream), arguments, extra);
 }
 
 CUresult

@@ -294,11 +294,12 @@ get_access_locked(unsigned long long *out, const CUmemLocation *location,
         location->id >= fake_setting.devices) {
         return (int)cudaErrorInvalidValue;
     }
-    *out = (mapping->writable >> location->id & 1) != 0
-               ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-           : (mapping->readable >> location->id & 1) != 0
-               ? CU_MEM_ACCESS_FLAGS_PROT_READ
-               : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    bool writes = (mapping->writable >> location->id & 1) != 0;
+    bool reads = (mapping->readable >> location->id & 1) != 0;
+    CUmemAccess_flags flags = writes  ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                              : reads ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                                      : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    *out = (unsigned long long)flags;
     return 0;
 }
 
