@@ -26,19 +26,12 @@ static fake_kernel *kernels;
 /* ---- the registry ---------------------------------------------------------------------------- */
 
 fake_kernel *
-fake_kernel_find_locked(const char *name)
+fake_kernel_need_locked(const char *name)
 {
     fake_kernel *kernel = kernels;
     while (kernel != NULL && strcmp(kernel->name, name) != 0) {
         kernel = kernel->next;
     }
-    return kernel;
-}
-
-fake_kernel *
-fake_kernel_need_locked(const char *name)
-{
-    fake_kernel *kernel = fake_kernel_find_locked(name);
     if (kernel == NULL) {
         kernel = fake_allocate(sizeof(*kernel));
         size_t size = strlen(name) + 1;
@@ -80,24 +73,32 @@ place_parameter(size_t offset, size_t size)
     return (offset + alignment - 1) / alignment * alignment;
 }
 
+size_t
+fake_parameter_offset(const fake_kernel *kernel, size_t index)
+{
+    size_t offset = 0;
+    for (size_t i = 0; i < kernel->count; i++) {
+        offset = place_parameter(offset, kernel->sizes[i]);
+        if (i == index) {
+            return offset;
+        }
+        offset += kernel->sizes[i];
+    }
+    return offset;
+}
+
 static fake_kernel_call *
 make_call(const fake_kernel *kernel, const fake_shape *shape,
           const fake_arguments *arguments, int device)
 {
     fake_kernel_call *call = fake_allocate(sizeof(*call));
-    size_t size = arguments->block_size;
-    if (arguments->pointers != NULL) {
-        size = 0;
-        for (size_t i = 0; i < kernel->count; i++) {
-            size = place_parameter(size, kernel->sizes[i]) + kernel->sizes[i];
-        }
-    }
+    size_t size = arguments->pointers == NULL
+                      ? arguments->block_size
+                      : fake_parameter_offset(kernel, kernel->count);
     char *block = fake_allocate(size + 1);
-    size_t offset = 0;
     for (size_t i = 0; arguments->pointers != NULL && i < kernel->count; i++) {
-        offset = place_parameter(offset, kernel->sizes[i]);
-        memcpy(block + offset, arguments->pointers[i], kernel->sizes[i]);
-        offset += kernel->sizes[i];
+        memcpy(block + fake_parameter_offset(kernel, i), arguments->pointers[i],
+               kernel->sizes[i]);
     }
     if (arguments->pointers == NULL && size > 0) {
         memcpy(block, arguments->block, size);

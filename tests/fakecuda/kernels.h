@@ -39,13 +39,14 @@ typedef struct fake_shape {
     unsigned shared_bytes;
 } fake_shape;
 
-/* The kernel of that name, or NULL. */
-fake_kernel *
-fake_kernel_find_locked(const char *name);
-
-/* As find, but one without a twin is made. */
+/* The kernel of that name; one without a twin is made if there is none. */
 fake_kernel *
 fake_kernel_need_locked(const char *name);
+
+/* Where a parameter lies in the block of arguments. Pre: index <= count; the end of the
+ * block for count. */
+size_t
+fake_parameter_offset(const fake_kernel *kernel, size_t index);
 
 int
 fake_kernel_launch_locked(const fake_kernel *kernel, const fake_shape *shape,

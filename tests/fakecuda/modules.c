@@ -5,6 +5,8 @@
  * that can be read; the kernel's host twin is found by the name.
  */
 #include <ctype.h>
+#include <elf.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,19 +16,32 @@
 
 typedef struct fake_module {
     void *handle;
-    char *text; /* owned: PTX; NULL: an image that cannot be read */
+    char *text; /* owned: PTX, or a whole ELF image; NULL: it cannot be read */
+    size_t size;
+    bool elf;
 } fake_module;
 
 #define ELF_MAGIC 0x464c457fu
 #define FATBIN_MAGIC 0xba55ed50u
 #define WRAPPER_MAGIC 0x466243b1u
 
-static bool
-is_binary(const void *image)
+static uint32_t
+magic_of(const void *image)
 {
     uint32_t magic;
     memcpy(&magic, image, sizeof(magic));
-    return magic == ELF_MAGIC || magic == FATBIN_MAGIC || magic == WRAPPER_MAGIC;
+    return magic;
+}
+
+/* The section headers stand last, or the program headers behind them. */
+static size_t
+elf_size(const void *image)
+{
+    Elf64_Ehdr header;
+    memcpy(&header, image, sizeof(header));
+    size_t sections = header.e_shoff + (size_t)header.e_shnum * header.e_shentsize;
+    size_t programs = header.e_phoff + (size_t)header.e_phnum * header.e_phentsize;
+    return sections > programs ? sections : programs;
 }
 
 static int
@@ -35,14 +50,17 @@ load_locked(void **out, const void *image)
     if (out == NULL || image == NULL) {
         return (int)cudaErrorInvalidValue;
     }
-    bool binary = is_binary(image);
-    if (!binary && strstr(image, ".version") == NULL) {
+    uint32_t magic = magic_of(image);
+    bool opaque = magic == FATBIN_MAGIC || magic == WRAPPER_MAGIC;
+    bool elf = magic == ELF_MAGIC;
+    if (!opaque && !elf && strstr(image, ".version") == NULL) {
         return (int)cudaErrorInvalidKernelImage;
     }
     fake_module *module = fake_allocate(sizeof(*module));
-    if (!binary) {
-        size_t size = strlen(image) + 1;
-        module->text = memcpy(fake_allocate(size), image, size);
+    if (!opaque) {
+        module->elf = elf;
+        module->size = elf ? elf_size(image) : strlen(image) + 1;
+        module->text = memcpy(fake_allocate(module->size), image, module->size);
     }
     module->handle = fake_handle_make_locked(FAKE_MODULE, module);
     *out = module->handle;
@@ -101,6 +119,26 @@ has_entry(const char *text, const char *name)
     return false;
 }
 
+/* A kernel of an ELF image has a section of its own, ".text.NAME". */
+static bool
+has_section(const fake_module *module, const char *name)
+{
+    size_t size = strlen(name) + sizeof(".text.");
+    char *section = fake_allocate(size);
+    (void)snprintf(section, size, ".text.%s", name);
+    bool found = memmem(module->text, module->size, section, size) != NULL;
+    free(section);
+    return found;
+}
+
+/* What cannot be read, a fat binary, has whatever it is asked for. */
+static bool
+has_kernel(const fake_module *module, const char *name)
+{
+    return module->text == NULL ||
+           (module->elf ? has_section(module, name) : has_entry(module->text, name));
+}
+
 static int
 find_function_locked(void **out, void *handle, const char *name)
 {
@@ -109,9 +147,7 @@ find_function_locked(void **out, void *handle, const char *name)
     if (module == NULL || out == NULL || name == NULL) {
         return module == NULL ? error : (int)cudaErrorInvalidValue;
     }
-    bool there = module->text != NULL ? has_entry(module->text, name)
-                                      : fake_kernel_find_locked(name) != NULL;
-    if (!there) {
+    if (!has_kernel(module, name)) {
         return (int)cudaErrorSymbolNotFound;
     }
     fake_function *function = fake_allocate(sizeof(*function));
@@ -332,4 +368,58 @@ cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **argum
         .shared_bytes = config->sharedMemBytes};
     CONTEXT_CALL(fake_function_launch_locked(function, &shape, arguments, extra,
                                              config->hStream));
+}
+
+/* ---- what is asked of a kernel --------------------------------------------------------------------- */
+
+CUresult
+cuKernelGetAttribute(int *out, CUfunction_attribute attribute, CUkernel kernel,
+                     CUdevice device)
+{
+    (void)device;
+    DRIVER_CALL(function_attribute_locked(out, attribute, (CUfunction)kernel));
+}
+
+/* Any value is as good as any other here; the kernel must be one. */
+CUresult
+cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value)
+{
+    (void)value;
+    CONTEXT_CALL(function_attribute_locked(&(int){0}, attribute, function));
+}
+
+CUresult
+cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config)
+{
+    (void)config;
+    CONTEXT_CALL(function_attribute_locked(&(int){0}, 0, function));
+}
+
+/* Parameters are known for kernels with a twin. */
+static int
+parameter_locked(const void *handle, size_t index, size_t *offset, size_t *size)
+{
+    int error = 0;
+    const fake_function *function =
+        fake_handle_need_locked(FAKE_FUNCTION, handle, &error);
+    if (function == NULL || index >= function->kernel->count) {
+        return function == NULL ? error : (int)cudaErrorInvalidValue;
+    }
+    *offset = fake_parameter_offset(function->kernel, index);
+    if (size != NULL) {
+        *size = function->kernel->sizes[index];
+    }
+    return 0;
+}
+
+CUresult
+cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *size)
+{
+    DRIVER_CALL(parameter_locked(kernel, index, offset, size));
+}
+
+CUresult
+cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *size)
+{
+    CONTEXT_CALL(parameter_locked(function, index, offset, size));
 }
