@@ -12,7 +12,7 @@ import json
 import statistics
 import sys
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from . import _core
 from ._core import GpumemError, Pool
@@ -25,6 +25,8 @@ NAME: Final = "replay"
 HELP: Final = "replay recorded allocations on a device without memory"
 
 POLICIES: Final = ("gpumem",)
+
+_CrossStream: TypeAlias = Literal["done", "wait", "never"]
 
 _MOST_PASSES: Final = 1_000_000
 _MOST_LAG: Final = 1 << 40
@@ -104,6 +106,11 @@ class _Setting:
     steal: str | float
     passes: int
     aliasing: bool = True
+    cross_stream: _CrossStream = "done"
+
+    def open_pool(self, device: _core.Device) -> Pool:
+        """The pool that serves the trace."""
+        return Pool(device, steal=self.steal, cross_stream=self.cross_stream)
 
 
 def replay_trace(
@@ -114,6 +121,7 @@ def replay_trace(
     steal: str | float = 0.05,
     passes: int = 4,
     aliasing: bool = True,
+    cross_stream: _CrossStream = "done",
     find_capacity: bool = False,
 ) -> ReplayRow:
     """Return what replaying a trace on a fresh sim device shows.
@@ -133,6 +141,8 @@ def replay_trace(
         of a pass is freed before the next.
     aliasing
         May the device map one page at two places at once?
+    cross_stream
+        The pool's option.
     find_capacity
         Also find the smallest capacity in which all passes complete, by bisection in
         pages; independent of ``capacity``.
@@ -144,7 +154,7 @@ def replay_trace(
     GpumemError
         The pool failed in another way than by running out of memory.
     """
-    setting = _Setting(capacity, lag, steal, passes, aliasing)
+    setting = _Setting(capacity, lag, steal, passes, aliasing, cross_stream)
     bare = _bare(trace)
     requested = bare[0]["peak_requested"]
     rows = _run(trace, setting)
@@ -180,7 +190,7 @@ def _run(trace: Trace, setting: _Setting) -> list[dict[str, int]]:
     device = _core.open_sim(
         0, setting.capacity, lag=setting.lag, aliasing=setting.aliasing
     )
-    with Pool(device, steal=setting.steal) as pool:
+    with setting.open_pool(device) as pool:
         return _core.replay(
             device, pool, trace.operations, trace.ids, passes=setting.passes
         )
@@ -247,6 +257,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the device maps a page at one place at a time",
     )
     parser.add_argument(
+        "--cross-stream",
+        choices=("done", "wait", "never"),
+        default="done",
+        help="the pool's option (done)",
+    )
+    parser.add_argument(
         "--lag",
         default="0",
         metavar="N",
@@ -261,7 +277,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; returns its exit status."""
     try:
         setting = _setting(args)
-        Pool(_core.open_sim(0, None), steal=setting.steal).close()
+        setting.open_pool(_core.open_sim(0, None)).close()
     except (ValueError, TypeError) as error:
         print(f"gpumem replay: {error}", file=sys.stderr)
         return 2
@@ -295,6 +311,7 @@ def _setting(args: argparse.Namespace) -> _Setting:
         steal=steal,
         passes=_whole_number(args.passes, "passes", 1, _MOST_PASSES),
         aliasing=args.aliasing,
+        cross_stream=args.cross_stream,
     )
 
 
@@ -316,6 +333,7 @@ def _replay_file(path: str, setting: _Setting, find_capacity: bool) -> ReplayRow
             steal=setting.steal,
             passes=setting.passes,
             aliasing=setting.aliasing,
+            cross_stream=setting.cross_stream,
             find_capacity=find_capacity,
         )
     except OSError as error:

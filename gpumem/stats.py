@@ -91,6 +91,7 @@ _SINGLE: Final = {
     "touched_bytes": ("current", "bytes of addresses that ever had a page"),
     "stolen_bytes": ("cumulative", "bytes moved from free blocks of the same stream"),
     "aliased_bytes": ("cumulative", "bytes moved so while the old place was in use"),
+    "inserted_waits": ("cumulative", "waits of one stream for another, by the pool"),
     "plan_served": ("cumulative", "blocks placed by a plan"),
     "outside": ("current", "bytes of the device in use that no pool here holds"),
     "pinned_bytes": ("current", "page-locked host memory in live arrays"),

@@ -61,8 +61,8 @@ gm_mutex_wake(gm_mutex *mutex)
 
 #if GM_DEBUG
 
-/* Deeper nesting than there are ranks needs the exception of Note [Lock order]. */
-#define MOST_HELD 16
+/* All ranks, and the lanes of the exception in Note [Lock order]. */
+#define MOST_HELD 32
 
 static _Thread_local const gm_mutex *held[MOST_HELD];
 static _Thread_local unsigned held_count;
@@ -89,7 +89,7 @@ void
 gm_mutex_debug_before(const gm_mutex *mutex, bool trying)
 {
     bool second_arena =
-        trying && mutex->rank == GM_RANK_ARENA && holds_rank(GM_RANK_REMAP);
+        trying && mutex->rank == GM_RANK_ARENA && holds_rank(GM_RANK_LANES);
     for (unsigned i = 0; i < held_count; i++) {
         bool in_order = held[i]->rank < mutex->rank ||
                         (second_arena && held[i]->rank == mutex->rank);

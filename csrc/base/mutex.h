@@ -8,8 +8,8 @@
  * Locks are taken in rising rank. Debug builds keep the ranks a thread holds and
  * abort when the order is broken. The Python GIL lies outside all of them: a thread
  * may hold the GIL when it takes one, and never takes (or touches) the GIL while it
- * holds one. Two locks of equal rank are never held together, with one exception: a
- * steal takes a second arena by gm_mutex_try_lock, under the remap lock.
+ * holds one. Two locks of equal rank are never held together, with one exception: who
+ * holds a pool's lanes lock may take further lanes by gm_mutex_try_lock.
  *
  * Thread-safety: that is what it is for. Cost: O(1); lock may sleep in the kernel.
  */
@@ -25,7 +25,6 @@
 /* Outermost first. */
 typedef enum gm_lock_rank {
     GM_RANK_REGISTRY = 1, /* lists of pools and devices of the process */
-    GM_RANK_REMAP,        /* moving pages between arenas (stealing) */
     GM_RANK_LANES,        /* a pool's table of lanes; creating and retiring one */
     GM_RANK_ARENA,        /* one lane: the arenas of one stream */
     GM_RANK_CAPTURES,     /* which streams of a pool capture graphs */

@@ -158,6 +158,8 @@ gm_lane_destroy(gm_lane *lane);
 typedef struct gm_terms {
     bool grow;    /* ask the device also for pages that should be stolen */
     size_t force; /* bytes to steal whatever options.steal says: nothing else is left */
+    bool
+        borrow; /* of other lanes, too, behind inserted waits: the lanes lock is held */
     uint64_t demand; /* bytes used at the pool's peak, or with this request if more */
 } gm_terms;
 
@@ -413,8 +415,9 @@ gm_reclaim_lane_locked(gm_lane *lane, gm_reclaim *reclaim) GM_REQUIRES(lane->loc
 typedef struct gm_loot {
     gm_frame *frames; /* linked, lowest place first */
     size_t count;
-    gm_list zombies; /* gm_zombie: where they were */
-    size_t unmet;    /* pages that should have been stolen, but were not to be had */
+    gm_list zombies;  /* gm_zombie: where they were */
+    size_t unmet;     /* pages that should have been stolen, but were not to be had */
+    gm_lane *victims; /* other lanes, locked until the settlement */
 } gm_loot;
 
 /* How many blocks from now on shall be placed tightly, because some of `missing` pages are
@@ -430,7 +433,7 @@ void
 gm_steal_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placement,
                 gm_terms terms, gm_loot *out) GM_REQUIRES(lane->lock);
 
-/* The loot has found its place, or goes back to where it was. */
+/* The loot has found its place, or goes back to where it was. Unlocks the victims. */
 void
 gm_steal_settle_locked(gm_lane *lane, gm_loot *loot, bool committed)
     GM_REQUIRES(lane->lock);
@@ -457,6 +460,16 @@ gm_lane_is_done_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
  * marked here. */
 gm_event
 gm_lane_marker_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+
+/* The event of a mark that covers all frees, or 0: the work is done, or no such mark can be
+ * had here. */
+gm_event
+gm_lane_cover_locked(gm_lane *lane) GM_REQUIRES(lane->lock);
+
+/* What is queued on the lane's stream from now on waits for the event. Pre: the stream is
+ * one that the calling thread can name. */
+GM_NODISCARD gm_status
+gm_lane_wait_for_locked(gm_lane *lane, gm_event event) GM_REQUIRES(lane->lock);
 
 /* Another thread wanted a mark: records one if the stream is the calling thread's. */
 void
@@ -491,7 +504,8 @@ typedef struct gm_ladder {
     size_t reserved_before;
     gm_shortage shortage;
     bool may_grow; /* false: other lanes' memory is to be had first */
-    bool force;    /* steal what is missing */
+    size_t force;  /* bytes to steal: the most that was missing; 0: not yet */
+    bool borrow;   /* also what other streams have not finished with */
     bool climbed;
     bool settled;
 } gm_ladder;

@@ -10,7 +10,10 @@
  *      stream's own free blocks move whatever options.steal says (steal.c);
  *   2. idle memory of other streams moves: pages go to the page pool, whole segments
  *      (the stream's own first) to the device, as much as was missing;
- *   3. a bounded wait on the oldest unfinished work (options.oom_wait_ns in all), last
+ *   3. with cross_stream="wait" the stream waits for others: for those that pending frees
+ *      wait for, and then for those whose free pages it takes before they are done
+ *      (steal.c, Note [Borrowed pages]); the host does not wait;
+ *   4. a bounded wait on the oldest unfinished work (options.oom_wait_ns in all), last
  *      on the streams of threads that do not mark their own;
  *   then the callbacks and the garbage collection of the Python layer, then the error.
  *
@@ -206,6 +209,18 @@ steal_from_others(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
     atomic_fetch_add(&pool->steal_ns, device->ops->clock_ns(device) - start);
 }
 
+/* From now on what is missing is stolen, with what the attempt would have stolen besides. */
+static bool
+force_steal(gm_ladder *ladder, const gm_pool *pool)
+{
+    bool first = ladder->force == 0;
+    size_t missing = ladder->shortage.bytes + ladder->shortage.looted;
+    if (first || missing > ladder->force) {
+        ladder->force = missing != 0 ? missing : 1;
+    }
+    return first && pool->paged;
+}
+
 bool
 gm_ladder_climb(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
 {
@@ -217,8 +232,7 @@ gm_ladder_climb(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
         ladder->climbed = true;
         atomic_fetch_add(&pool->retries, 1);
     }
-    if (!ladder->force && pool->paged) {
-        ladder->force = true;
+    if (force_steal(ladder, pool)) {
         return true;
     }
     if (reclaim_idle(ladder, pool, lane)) {
@@ -230,6 +244,11 @@ gm_ladder_climb(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
         return gm_ladder_wait(pool, lane, &ladder->wait_left_ns);
     }
     if (cross_stream == GM_CROSS_STREAM_WAIT && insert_waits(lane)) {
+        return true;
+    }
+    if (cross_stream == GM_CROSS_STREAM_WAIT && !ladder->borrow && pool->paged &&
+        gm_device_has(pool->device, GM_CAP_ALIASING)) {
+        ladder->borrow = true;
         return true;
     }
     if (gm_ladder_wait(pool, NULL, &ladder->wait_left_ns)) {

@@ -132,6 +132,25 @@ gm_lane_marker_locked(gm_lane *lane)
     return fence_at(&lane->marker, 0)->event;
 }
 
+gm_event
+gm_lane_cover_locked(gm_lane *lane)
+{
+    gm_marker *marker = &lane->marker;
+    if (gm_lane_is_done_locked(lane) || !is_fresh(lane)) {
+        return 0;
+    }
+    return fence_at(marker, marker->count - 1)->event;
+}
+
+gm_status
+gm_lane_wait_for_locked(gm_lane *lane, gm_event event)
+{
+    gm_device *device = lane->pool->device;
+    GM_TRY(device->ops->stream_wait(device, lane->stream, event));
+    atomic_fetch_add(&lane->pool->inserted_waits, 1);
+    return GM_OK;
+}
+
 void
 gm_lane_mark_slow_locked(gm_lane *lane)
 {

@@ -158,7 +158,8 @@ typedef struct gm_lane {
     gm_list zombies GM_GUARDED_BY(lock); /* gm_zombie */
     bool behind GM_GUARDED_BY(lock); /* the last steal took pages that were not done */
     gm_slab zombie_slab GM_GUARDED_BY(lock);
-    size_t pending_blocks GM_GUARDED_BY(lock); /* of both arenas */
+    size_t pending_blocks GM_GUARDED_BY(lock);       /* of both arenas */
+    struct gm_lane *next_victim GM_GUARDED_BY(lock); /* in gm_loot.victims */
     uint64_t deferred_frees GM_GUARDED_BY(lock);
 } gm_lane;
 
@@ -175,6 +176,7 @@ typedef enum gm_refusal {
 typedef struct gm_shortage {
     gm_refusal refusal;
     size_t bytes;
+    size_t looted; /* bytes that it would have stolen besides */
 } gm_shortage;
 
 /* A page of the device. It belongs to one MAPPED slot, or to a placement on its way, or is
@@ -256,7 +258,7 @@ struct gm_pool {
     _Atomic uint64_t oom_wait_ns;
 
     _Atomic uint64_t retries, ooms, waits, flushes, flushed_bytes, collections,
-        bad_frees, maps, unmaps, stolen_bytes, aliased_bytes;
+        bad_frees, maps, unmaps, stolen_bytes, aliased_bytes, inserted_waits;
     uint64_t created_ns;        /* by the device's clock */
     _Atomic uint64_t steal_ns;  /* how long steals took, in all */
     _Atomic uint64_t peak_used; /* bytes; with many lanes as of the last survey */

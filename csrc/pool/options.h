@@ -25,7 +25,7 @@ typedef enum gm_steal_mode {
 typedef enum gm_cross_stream {
     GM_CROSS_STREAM_DONE =
         0, /* memory moves to another stream when its event is done */
-    GM_CROSS_STREAM_WAIT = 1,  /* ... and, before failing, by an inserted wait */
+    GM_CROSS_STREAM_WAIT = 1,  /* ... and, before the host waits, by an inserted wait */
     GM_CROSS_STREAM_NEVER = 2, /* ... never; each stream keeps what it has */
 } gm_cross_stream;
 

@@ -91,8 +91,8 @@ gm_page_pool_foresee(gm_pool *pool, size_t pages, gm_shortage *shortage)
     if (needed <= possible) {
         return GM_OK;
     }
-    *shortage = (gm_shortage){.refusal = refusal,
-                              .bytes = (needed - possible) * pool->page_size};
+    shortage->refusal = refusal;
+    shortage->bytes = (needed - possible) * pool->page_size;
     return GM_OUT_OF_MEMORY;
 }
 

@@ -323,7 +323,6 @@ gm_pending_poll_slow_locked(gm_lane *lane)
 static size_t
 insert_waits(gm_lane *lane, gm_watch *watch)
 {
-    gm_device *device = lane->pool->device;
     size_t freed = 0;
     bool last_of_watch = false;
     if (!mark_due(lane, watch)) {
@@ -332,8 +331,7 @@ insert_waits(gm_lane *lane, gm_watch *watch)
     while (!last_of_watch && !gm_list_is_empty(&watch->uses)) {
         gm_use *use = GM_CONTAINER_OF(watch->uses.next, gm_use, watch_link);
         gm_event event = watch->final != 0 ? watch->final : use->event;
-        if (use->lost ||
-            device->ops->stream_wait(device, lane->stream, event) != GM_OK) {
+        if (use->lost || gm_lane_wait_for_locked(lane, event) != GM_OK) {
             break;
         }
         gm_block *block = use->block;

@@ -161,21 +161,34 @@ demand_locked(gm_lane *lane, size_t size) GM_REQUIRES(lane->lock)
     return used > budget ? peak + (used - budget) : peak;
 }
 
+/* What an attempt may do, as far as the ladder has come. */
+static gm_terms
+terms_locked(gm_lane *lane, const gm_ladder *ladder, size_t size)
+    GM_REQUIRES(lane->lock)
+{
+    const gm_pool *pool = lane->pool;
+    bool alone =
+        !pool->paged || !atomic_load_explicit(&pool->many_lanes, memory_order_relaxed);
+    return (gm_terms){.grow = alone || ladder->may_grow || ladder->force != 0,
+                      .force = ladder->force,
+                      .borrow = ladder->borrow,
+                      .demand = demand_locked(lane, size)};
+}
+
 /* One attempt under the lane's lock. GM_BUSY: the lane was dissolved meanwhile. */
 static gm_status
 attempt(gm_pool *pool, const gm_request *request, size_t size, uint64_t identity,
-        gm_lane **lane, gm_ladder *ladder, gm_block **out)
+        gm_lane **lane, gm_ladder *ladder, gm_block **out) GM_NO_THREAD_ANALYSIS
 {
     GM_TRY(gm_lanes_get(pool, request->stream, identity, request->kind, lane));
+    if (ladder->borrow) {
+        gm_mutex_lock(&pool->lanes_lock);
+    }
     gm_mutex_lock(&(*lane)->lock);
     gm_status status = GM_BUSY;
     bool over_budget = false;
     if (gm_lane_is(*lane, identity, request->kind)) {
-        bool alone = !pool->paged ||
-                     !atomic_load_explicit(&pool->many_lanes, memory_order_relaxed);
-        gm_terms terms = {.grow = alone || ladder->may_grow || ladder->force,
-                          .force = ladder->force ? ladder->shortage.bytes : 0,
-                          .demand = demand_locked(*lane, size)};
+        gm_terms terms = terms_locked(*lane, ladder, size);
         gm_lane_drain_locked(*lane);
         gm_pending_poll_locked(*lane);
         status = gm_lane_allocate_locked(*lane, request, size, terms, &ladder->shortage,
@@ -183,6 +196,9 @@ attempt(gm_pool *pool, const gm_request *request, size_t size, uint64_t identity
         over_budget = gm_lane_is_over_budget(*lane);
     }
     gm_mutex_unlock(&(*lane)->lock);
+    if (ladder->borrow) {
+        gm_mutex_unlock(&pool->lanes_lock);
+    }
     if (over_budget) {
         gm_peaks_survey(pool);
     }

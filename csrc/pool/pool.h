@@ -54,7 +54,9 @@
  * A free block keeps its pages for the next allocation there. options.steal says when they
  * move to another place of the same stream that misses some: as soon as the pool holds
  * so much more than its peak, always, or never but before a failure (pool/steal.c). Idle
- * pages of other streams are taken in the same moment. No host wait is made for that.
+ * pages of other streams are taken in the same moment. No host wait is made for that. What
+ * other streams have not finished with is taken with GM_CROSS_STREAM_WAIT alone, before
+ * the host would have to wait, behind a wait of the stream that takes it.
  *
  * Note [Page slots]
  * A slot is the place of one page in an arena's addresses. FREE_VA: no page. MAPPED: a

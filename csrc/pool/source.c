@@ -170,6 +170,7 @@ gm_source_fill_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placem
     }
     gm_steal_settle_locked(lane, &loot, status == GM_OK);
     if (status != GM_OK) {
+        shortage->looted = loot.count * arena->page_size;
         return status;
     }
     gm_arena_commit_pages(arena, block, placement->first_slot, placement->slot_count);
@@ -337,7 +338,9 @@ gm_source_add_chunk_locked(gm_lane *lane, gm_arena *arena, size_t size,
     if (paged) {
         size_t pages = (size - 1) / arena->page_size + 1;
         size_t own = gm_steal_most_locked(lane, terms);
-        GM_TRY(gm_page_pool_foresee(pool, pages > own ? pages - own : 0, shortage));
+        own = own < pages ? own : pages;
+        shortage->looted = own * arena->page_size;
+        GM_TRY(gm_page_pool_foresee(pool, pages - own, shortage));
     }
     gm_status status =
         paged ? reserve_addresses(pool, arena, least, &actual, &base)

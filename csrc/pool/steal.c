@@ -21,6 +21,13 @@
  * GM_STEAL_ALWAYS it steals first, with GM_STEAL_NEVER only when it cannot
  * grow (gm_terms.force).
  *
+ * Note [Borrowed pages]
+ * With gm_terms.borrow, pages of other lanes' free blocks are taken as well. Work on such a
+ * block that is not done is ordered by a wait: the own stream waits for a mark on the
+ * other one, so that the page may be mapped at its new place at once, as with the own
+ * stream's; its old place is a zombie of the other lane. Both lanes are locked until the
+ * placement has committed or not (gm_loot.victims); one that is busy is passed over.
+ *
  * Everything here is bookkeeping until the placement commits: a steal that comes to
  * nothing leaves done pages in the page pool and revives its zombies.
  */
@@ -43,6 +50,9 @@
 /* Zombies may map so many times what is reserved: with a device that does not come on, a
  * program would use up addresses, page tables and the system's count of mappings. */
 #define MOST_ZOMBIES 8u
+
+/* So many other lanes may give pages to one placement; all are locked meanwhile. */
+#define MOST_VICTIMS 16u
 
 /* ---- how many -------------------------------------------------------------------- */
 
@@ -137,7 +147,9 @@ last_run(const gm_chunk *chunk, slot_range slots, size_t most, size_t *count)
 
 /* What one steal is about. */
 typedef struct steal {
-    gm_lane *lane;
+    gm_lane *lane;    /* that is searched */
+    gm_lane *wanting; /* the placement's */
+    gm_event after;   /* of another lane: what `wanting` has to wait for; 0: it does */
     const gm_placement *placement;
     size_t wanted; /* pages, still */
     bool failed;   /* a page could not be moved: no more is tried */
@@ -197,6 +209,22 @@ loot_run(steal *self, gm_arena *arena, gm_block *block, size_t first, size_t cou
     gm_arena_remove_pages(arena, block, first, count, GM_SLOT_ZOMBIE);
 }
 
+/* Whatever may fail before pages of undone blocks are taken. */
+static bool
+is_prepared(steal *self)
+{
+    if (gm_slab_reserve(&self->lane->zombie_slab, 1) != GM_OK) {
+        return false;
+    }
+    if (self->after != 0) {
+        if (gm_lane_wait_for_locked(self->wanting, self->after) != GM_OK) {
+            return false;
+        }
+        self->after = 0;
+    }
+    return true;
+}
+
 static void
 take_undone(steal *self, gm_arena *arena, gm_block *block, slot_range slots)
 {
@@ -206,7 +234,7 @@ take_undone(steal *self, gm_arena *arena, gm_block *block, slot_range slots)
         if (count == 0) {
             return;
         }
-        if (gm_slab_reserve(&self->lane->zombie_slab, 1) != GM_OK) {
+        if (!is_prepared(self)) {
             self->failed = true;
             return;
         }
@@ -250,6 +278,77 @@ search_undone(steal *self, gm_arena *arena, gm_arena *other)
     self->wanted += beyond;
 }
 
+/* Takes pages of the placement's own lane: those that are done first. */
+static void
+search_own(steal *self, gm_arena *arena)
+{
+    gm_lane *lane = self->wanting;
+    gm_arena *other = &lane->shelves[arena->small ? GM_LARGE : GM_SMALL].arena;
+    bool marked = gm_lane_is_done_locked(lane) || lane->marker.count != 0;
+    search_arena(self, arena, true);
+    search_arena(self, other, true);
+    if (marked && gm_device_has(lane->pool->device, GM_CAP_ALIASING)) {
+        search_undone(self, arena, other);
+    }
+}
+
+/* Takes pages of another lane, done or not. */
+static void
+search_victim(steal *self, gm_lane *victim) GM_REQUIRES(victim->lock)
+{
+    gm_arena *large = &victim->shelves[GM_LARGE].arena;
+    gm_arena *small = &victim->shelves[GM_SMALL].arena;
+    if (atomic_load_explicit(&victim->kind, memory_order_relaxed) == GM_ARENA_STABLE ||
+        gm_lane_is_capturing_locked(victim)) {
+        return;
+    }
+    gm_lane_drain_locked(victim);
+    gm_pending_poll_locked(victim);
+    gm_steal_bury_locked(victim);
+    self->lane = victim;
+    self->after = gm_lane_cover_locked(victim);
+    search_arena(self, large, true);
+    search_arena(self, small, true);
+    if (self->after != 0) {
+        search_undone(self, large, small);
+    }
+}
+
+/* Whoever gave something stays locked. Pre: the lanes lock is held. */
+static void
+search_victims(steal *self) GM_NO_THREAD_ANALYSIS
+{
+    gm_pool *pool = self->wanting->pool;
+    gm_loot *loot = self->loot;
+    unsigned left = MOST_VICTIMS;
+    GM_LIST_FOREACH(link, &pool->lanes) {
+        gm_lane *victim = GM_CONTAINER_OF(link, gm_lane, link);
+        if (victim == self->wanting || left == 0 || !goes_on(self) ||
+            !gm_mutex_try_lock(&victim->lock)) {
+            continue;
+        }
+        size_t before = loot->count;
+        search_victim(self, victim);
+        if (loot->count == before) {
+            gm_mutex_unlock(&victim->lock);
+            continue;
+        }
+        victim->next_victim = loot->victims;
+        loot->victims = victim;
+        left--;
+    }
+}
+
+static void
+release_victims(gm_loot *loot) GM_NO_THREAD_ANALYSIS
+{
+    while (loot->victims != NULL) {
+        gm_lane *victim = loot->victims;
+        loot->victims = victim->next_victim;
+        gm_mutex_unlock(&victim->lock);
+    }
+}
+
 /* ---- the clock ------------------------------------------------------------------- */
 
 static bool
@@ -274,16 +373,37 @@ gm_steal_spell_locked(gm_lane *lane, size_t missing, gm_terms terms)
     return count_wanted(pool, missing, terms, 0.5) != 0 ? SHORT_SPELL : 0;
 }
 
+static size_t
+count_cached_locked(const gm_lane *lane) GM_REQUIRES(lane->lock)
+{
+    return (gm_arena_cached_bytes(&lane->shelves[GM_SMALL].arena) +
+            gm_arena_cached_bytes(&lane->shelves[GM_LARGE].arena)) /
+           lane->pool->page_size;
+}
+
+/* Of all other lanes that are not busy. Pre: the lanes lock is held. */
+static size_t
+count_cached_elsewhere(const gm_lane *lane) GM_NO_THREAD_ANALYSIS
+{
+    size_t count = 0;
+    GM_LIST_FOREACH(link, &lane->pool->lanes) {
+        gm_lane *other = GM_CONTAINER_OF(link, gm_lane, link);
+        if (other != lane && gm_mutex_try_lock(&other->lock)) {
+            count += count_cached_locked(other);
+            gm_mutex_unlock(&other->lock);
+        }
+    }
+    return count;
+}
+
 size_t
 gm_steal_most_locked(gm_lane *lane, gm_terms terms)
 {
-    const gm_pool *pool = lane->pool;
-    if (terms.force == 0 && pool->options.steal == GM_STEAL_NEVER) {
+    if (terms.force == 0 && lane->pool->options.steal == GM_STEAL_NEVER) {
         return 0;
     }
-    return (gm_arena_cached_bytes(&lane->shelves[GM_SMALL].arena) +
-            gm_arena_cached_bytes(&lane->shelves[GM_LARGE].arena)) /
-           pool->page_size;
+    return count_cached_locked(lane) +
+           (terms.borrow ? count_cached_elsewhere(lane) : 0);
 }
 
 void
@@ -300,8 +420,7 @@ gm_steal_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placement,
         out->unmet = 0; /* nor may memory of other lanes move now */
         return;
     }
-    if (wanted == 0 ||
-        atomic_load_explicit(&lane->kind, memory_order_relaxed) == GM_ARENA_STABLE) {
+    if (wanted == 0) {
         return;
     }
     uint64_t start = device->ops->clock_ns(device);
@@ -309,13 +428,16 @@ gm_steal_locked(gm_lane *lane, gm_arena *arena, const gm_placement *placement,
         out->unmet = 0;
         return;
     }
-    steal self = {.lane = lane, .placement = placement, .wanted = wanted, .loot = out};
-    gm_arena *other = &lane->shelves[arena->small ? GM_LARGE : GM_SMALL].arena;
-    bool marked = gm_lane_is_done_locked(lane) || lane->marker.count != 0;
-    search_arena(&self, arena, true);
-    search_arena(&self, other, true);
-    if (marked && gm_device_has(device, GM_CAP_ALIASING)) {
-        search_undone(&self, arena, other);
+    steal self = {.lane = lane,
+                  .wanting = lane,
+                  .placement = placement,
+                  .wanted = wanted,
+                  .loot = out};
+    if (atomic_load_explicit(&lane->kind, memory_order_relaxed) != GM_ARENA_STABLE) {
+        search_own(&self, arena);
+    }
+    if (terms.borrow) {
+        search_victims(&self);
     }
     out->unmet = self.failed ? 0 : self.wanted;
     lane->behind = out->count != 0;
@@ -333,8 +455,9 @@ address_of(const gm_zombie *zombie)
 
 /* The slots of a zombie belong to their block again. */
 static void
-revive(gm_lane *lane, gm_zombie *zombie)
+revive(gm_zombie *zombie)
 {
+    gm_lane *lane = zombie->arena->owner;
     for (size_t i = 0; i < zombie->count; i++) {
         gm_frame *frame = zombie->chunk->slots[zombie->first_slot + i].frame;
         atomic_fetch_sub(&frame->zombies, 1);
@@ -349,8 +472,9 @@ revive(gm_lane *lane, gm_zombie *zombie)
 /* The slots have lost their pages for good. Filed behind zombies whose work is done
  * earlier. */
 static void
-confirm(gm_lane *lane, gm_zombie *zombie)
+confirm(gm_zombie *zombie)
 {
+    gm_lane *lane = zombie->arena->owner;
     size_t bytes = zombie->count * zombie->arena->page_size;
     for (size_t i = 0; i < zombie->count; i++) {
         zombie->chunk->slots[zombie->first_slot + i].frame->looted = false;
@@ -377,12 +501,13 @@ gm_steal_settle_locked(gm_lane *lane, gm_loot *loot, bool committed)
     GM_LIST_FOREACH_SAFE(link, following, &loot->zombies) {
         gm_zombie *zombie = GM_CONTAINER_OF(link, gm_zombie, link);
         if (committed) {
-            confirm(lane, zombie);
+            confirm(zombie);
         }
         else {
-            revive(lane, zombie);
+            revive(zombie);
         }
     }
+    release_victims(loot);
 }
 
 void

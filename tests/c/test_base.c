@@ -235,12 +235,12 @@ aborts(void (*body)(void))
     return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
 }
 
-static gm_mutex remap, arena, second_arena, pages;
+static gm_mutex lanes, arena, second_arena, pages;
 
 static void
 init_ranked(void)
 {
-    gm_mutex_init(&remap, GM_RANK_REMAP);
+    gm_mutex_init(&lanes, GM_RANK_LANES);
     gm_mutex_init(&arena, GM_RANK_ARENA);
     gm_mutex_init(&second_arena, GM_RANK_ARENA);
     gm_mutex_init(&pages, GM_RANK_PAGE_POOL);
@@ -249,14 +249,14 @@ init_ranked(void)
 static void
 lock_in_order(void)
 {
-    gm_mutex_lock(&remap);
+    gm_mutex_lock(&lanes);
     gm_mutex_lock(&arena);
     gm_mutex_lock(&pages);
     CHECK_EQ(gm_mutex_held_count(), 3);
     CHECK(gm_mutex_is_held(&arena));
     gm_mutex_unlock(&arena);
     gm_mutex_unlock(&pages);
-    gm_mutex_unlock(&remap);
+    gm_mutex_unlock(&lanes);
     CHECK_EQ(gm_mutex_held_count(), 0);
     CHECK(!gm_mutex_is_held(&arena));
 }
@@ -264,14 +264,14 @@ lock_in_order(void)
 static void
 steal_second_arena(void)
 {
-    gm_mutex_lock(&remap);
+    gm_mutex_lock(&lanes);
     gm_mutex_lock(&arena);
     CHECK(gm_mutex_try_lock(&second_arena));
     gm_mutex_lock(&pages);
     gm_mutex_unlock(&pages);
     gm_mutex_unlock(&second_arena);
     gm_mutex_unlock(&arena);
-    gm_mutex_unlock(&remap);
+    gm_mutex_unlock(&lanes);
 }
 
 static void
@@ -291,7 +291,7 @@ try_out_of_order(void)
 static void
 lock_equal_rank(void)
 {
-    gm_mutex_lock(&remap);
+    gm_mutex_lock(&lanes);
     gm_mutex_lock(&arena);
     gm_mutex_lock(&second_arena);
 }
