@@ -32,6 +32,7 @@ static size_t line_count, line_capacity;
 static uint64_t violations;
 static bool is_forked;
 static _Thread_local const fake_call *current_call;
+static _Thread_local int last_error;
 
 /* ---- names ------------------------------------------------------------------------- */
 
@@ -232,7 +233,22 @@ fake_enter(fake_call *call)
     return error;
 }
 
-static _Thread_local int last_error;
+/* Declared here for the generated file that alone calls it. */
+int
+fake_not_supported(const char *name);
+
+/* A function of the runtime that is not modelled. */
+int
+fake_not_supported(const char *name)
+{
+    pthread_mutex_lock(&fake_lock);
+    if (fake_setting.strict != FAKE_RECORD) {
+        (void)fprintf(stderr, "fakecuda: %s is not modelled\n", name);
+    }
+    pthread_mutex_unlock(&fake_lock);
+    last_error = (int)cudaErrorNotSupported;
+    return last_error;
+}
 
 int
 fake_leave(fake_call *call, int error)

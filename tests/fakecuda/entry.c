@@ -152,6 +152,20 @@ cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned version,
     RUNTIME_CALL(entry_point_locked(name, out, version, flags, status));
 }
 
+/* For programs that are compiled with the per-thread default stream. */
+extern __typeof__(cudaGetDriverEntryPointByVersion)
+    cudaGetDriverEntryPointByVersion_ptsz;
+
+cudaError_t
+cudaGetDriverEntryPointByVersion_ptsz(const char *name, void **out, unsigned version,
+                                      unsigned long long flags,
+                                      enum cudaDriverEntryPointQueryResult *status)
+{
+    bool legacy = (flags & cudaEnableLegacyStream) != 0;
+    flags |= legacy ? 0 : (unsigned long long)cudaEnablePerThreadDefaultStream;
+    return cudaGetDriverEntryPointByVersion(name, out, version, flags, status);
+}
+
 /* For the version of the runtime itself. */
 cudaError_t
 cudaGetDriverEntryPoint(const char *name, void **out, unsigned long long flags,

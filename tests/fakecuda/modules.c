@@ -261,6 +261,16 @@ cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *function)
     RUNTIME_CALL(describe_locked(out, function));
 }
 
+/* Any value is as good as any other here; the kernel must be one. */
+cudaError_t
+cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value)
+{
+    (void)attribute, (void)value;
+    RUNTIME_CALL(fake_kernel_of_locked(function) == NULL
+                     ? (int)cudaErrorInvalidDeviceFunction
+                     : 0);
+}
+
 /* ---- the driver's calls ----------------------------------------------------------------------------- */
 
 CUresult

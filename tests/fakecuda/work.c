@@ -8,9 +8,14 @@
 /* It never starts anew: nothing may be taken for something older. */
 static uint64_t last_stream_id;
 
-/* Each thread's own stream on each device, and which reset it belongs to. */
-static _Thread_local fake_stream *own_streams[FAKE_MAX_DEVICES];
-static _Thread_local unsigned own_age[FAKE_MAX_DEVICES];
+/* A thread's own streams, one for each device that it used. */
+typedef struct fake_own_streams {
+    fake_stream *streams[FAKE_MAX_DEVICES];
+    unsigned age; /* the reset that they belong to */
+} fake_own_streams;
+
+static pthread_key_t own_key;
+static pthread_once_t own_once = PTHREAD_ONCE_INIT;
 static unsigned age;
 static uint64_t operations;
 
@@ -83,15 +88,46 @@ legacy_stream_locked(int device)
     return owner->legacy;
 }
 
+/* The thread ends: nobody can name its streams any more. What they hold still runs. */
+static void
+drop_own_streams(void *value)
+{
+    fake_own_streams *own = value;
+    pthread_mutex_lock(&fake_lock);
+    for (int i = 0; i < FAKE_MAX_DEVICES; i++) {
+        if (own->streams[i] != NULL && own->age == age) {
+            fake_stream_drop_locked(own->streams[i]);
+        }
+    }
+    pthread_mutex_unlock(&fake_lock);
+    free(own);
+}
+
+static void
+make_own_key(void)
+{
+    if (pthread_key_create(&own_key, drop_own_streams) != 0) {
+        abort();
+    }
+}
+
 static fake_stream *
 own_stream_locked(int device)
 {
-    if (own_streams[device] == NULL || own_age[device] != age) {
-        own_streams[device] = fake_stream_make_locked(device, 0, 0);
-        own_streams[device]->per_thread = true;
-        own_age[device] = age;
+    (void)pthread_once(&own_once, make_own_key);
+    fake_own_streams *own = pthread_getspecific(own_key);
+    if (own == NULL) {
+        own = fake_allocate(sizeof(*own));
+        (void)pthread_setspecific(own_key, own);
     }
-    return own_streams[device];
+    if (own->age != age) {
+        *own = (fake_own_streams){.age = age};
+    }
+    if (own->streams[device] == NULL) {
+        own->streams[device] = fake_stream_make_locked(device, 0, 0);
+        own->streams[device]->per_thread = true;
+    }
+    return own->streams[device];
 }
 
 fake_stream *
