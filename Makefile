@@ -16,6 +16,7 @@
 #   make coverage    line coverage of csrc/heap and csrc/pool by the C units: at least
 #                    95 %, or it fails
 #   make c-test      the C units, plain and with assertions
+#   make fakecuda    the stand-in for CUDA, and its tests; needs headers of CUDA 13
 #   make pythons     build and test on every CPython from 3.11 that is at hand
 #   make clean       away with .venv and build
 #
@@ -39,7 +40,7 @@ PYTEST := cd tests && ../$(BIN)/python -m pytest -c ../pyproject.toml --rootdir=
 QUICK := -m "not slow and not gpu"
 
 .PHONY: demo test test-all sanitize sanitize-c sanitize-address sanitize-debug \
-	sanitize-long scenarios lint layout bench coverage c-test pythons install torch clean
+	sanitize-long scenarios lint layout bench coverage c-test fakecuda pythons install torch clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -102,6 +103,10 @@ c-test:
 	$(C_TESTS) check
 	$(C_TESTS) check-debug
 
+fakecuda:
+	$(MAKE) -s -j$(JOBS) -C tests/fakecuda all
+	$(MAKE) -s -C tests/fakecuda check
+
 sanitize: sanitize-c sanitize-address sanitize-debug sanitize-long
 
 sanitize-c: coverage
@@ -119,7 +124,7 @@ lint: install $(STAMPS)/lint-needs
 	$(BIN)/mypy examples/*.py
 	cd tests && ../$(BIN)/python -m mypy.stubtest gpumem._core \
 	    --ignore-unused-allowlist --allowlist stub_allowlist.txt
-	find csrc tests/c benchmarks -name '*.[ch]' | xargs $(BIN)/clang-format --dry-run -Werror
+	find csrc tests/c tests/fakecuda benchmarks -name '*.[ch]' | xargs $(BIN)/clang-format --dry-run -Werror
 
 layout: install
 	$(PYTEST) -q layout

@@ -327,6 +327,27 @@ test_external_events_leave_a_graph(void)
 }
 
 static void
+test_a_graph_waits_for_external_events(void)
+{
+    begin("");
+    cudaStream_t stream = make_stream(), other = make_stream();
+    cudaEvent_t event = make_event();
+    unsigned char *memory = make_memory(8);
+    cudaGraph_t graph;
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    OK(cudaStreamWaitEvent(stream, event, cudaEventWaitExternal));
+    OK(cudaMemsetAsync(memory, 5, 8, stream));
+    OK(cudaStreamEndCapture(stream, &graph));
+    cudaGraphExec_t exec = make_executable(graph);
+    OK(cudaMemsetAsync(memory, 4, 8, other));
+    OK(cudaEventRecord(event, other));
+    OK(cudaGraphLaunch(exec, stream));
+    OK(cudaStreamSynchronize(stream));
+    CHECK_EQ(byte_at(memory), 5);
+    expect_clean();
+}
+
+static void
 test_the_legacy_stream_stays_away(void)
 {
     begin("");
@@ -452,6 +473,7 @@ static const gm_test tests[] = {
      test_waiting_for_a_stream_that_captures_is_punished},
     {"events_stay_inside_or_outside", test_events_stay_inside_or_outside},
     {"external_events_leave_a_graph", test_external_events_leave_a_graph},
+    {"a_graph_waits_for_external_events", test_a_graph_waits_for_external_events},
     {"the_legacy_stream_stays_away", test_the_legacy_stream_stays_away},
     {"the_state_of_a_capture_can_be_asked", test_the_state_of_a_capture_can_be_asked},
     {"a_graph_whose_memory_went_away_is_punished",

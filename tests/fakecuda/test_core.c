@@ -400,9 +400,11 @@ test_destroyed_handles_are_punished_and_used_again(void)
     FAILS(cudaStreamDestroy(0), cudaErrorInvalidResourceHandle);
     expect_punished("default stream");
     CHECK(make_stream() == stream);
-    unsigned long long id;
-    OK(cudaStreamGetId(stream, &id));
-    OK(cudaDeviceSynchronize()); /* what was queued before the end still runs */
+    cudaStream_t other = make_stream();
+    OK(cudaStreamDestroy(stream));
+    OK(cudaStreamDestroy(other));
+    CHECK(make_stream() == other); /* the last one that was given back */
+    OK(cudaDeviceSynchronize());   /* what was queued before the end still runs */
     CHECK_EQ(byte_at(memory), 7);
     expect_clean();
 }
@@ -492,20 +494,30 @@ test_leaks_are_named(void)
 static void
 test_strict_processes_end_with_a_status(void)
 {
-    for (int bad = 0; bad < 2; bad++) {
-        begin("STRICT=abort");
+    enum {
+        GOOD,
+        BAD,
+        LEAKING,
+        CASES
+    };
+    for (int how = GOOD; how < CASES; how++) {
+        begin("STRICT=abort LEAKS=1");
         fflush(stdout);
         pid_t child = fork();
         if (child == 0) {
             (void)!freopen("/dev/null", "w", stderr);
-            if (bad) {
+            cudaStream_t stream = make_stream();
+            if (how == BAD) {
                 (void)cudaFree((void *)(uintptr_t)4096);
+            }
+            if (how != LEAKING) {
+                OK(cudaStreamDestroy(stream));
             }
             exit(0);
         }
         int status;
         CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
-        CHECK_EQ_SIGNED(WEXITSTATUS(status), bad ? 86 : 0);
+        CHECK_EQ_SIGNED(WEXITSTATUS(status), how == GOOD ? 0 : 86);
     }
     begin("");
 }

@@ -171,11 +171,10 @@ test_a_kernel_that_leaves_its_memory_loses_the_device(void)
     FAILS(cudaFree(memory), cudaErrorIllegalAddress);
 }
 
-static void
-test_a_kernel_needs_access_like_any_work(void)
+/* Pages side by side, with access for device 0. */
+static CUdeviceptr
+make_pages(size_t count)
 {
-    begin("");
-    CUfunction function = load("add_one");
     CUdeviceptr range;
     CUmemGenericAllocationHandle page;
     CUmemAllocationProp prop = {
@@ -183,15 +182,25 @@ test_a_kernel_needs_access_like_any_work(void)
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
     CUmemAccessDesc desc = {.location = prop.location,
                             .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    OK(cuMemAddressReserve(&range, 2 * PAGE, 0, 0, 0));
-    for (int i = 0; i < 2; i++) {
+    OK(cuMemAddressReserve(&range, count * PAGE, 0, 0, 0));
+    for (size_t i = 0; i < count; i++) {
         OK(cuMemCreate(&page, PAGE, &prop, 0));
-        OK(cuMemMap(range + (size_t)i * PAGE, PAGE, 0, page, 0));
+        OK(cuMemMap(range + i * PAGE, PAGE, 0, page, 0));
     }
-    OK(cuMemSetAccess(range, 2 * PAGE, &desc, 1));
+    OK(cuMemSetAccess(range, count * PAGE, &desc, 1));
+    return range;
+}
+
+static void
+test_a_kernel_needs_access_like_any_work(void)
+{
+    begin("");
+    CUfunction function = load("add_one");
+    CUdeviceptr range = make_pages(2);
+    CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+                            .flags = CU_MEM_ACCESS_FLAGS_PROT_READ};
     OK(launch(function, (void *)(uintptr_t)range, 2 * PAGE, 0)); /* over the seam */
     OK(cudaDeviceSynchronize());
-    desc.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
     OK(cuMemSetAccess(range + PAGE, PAGE, &desc, 1));
     expect_clean();
     OK(launch(function, (void *)(uintptr_t)range, PAGE + 1, 0));
@@ -211,6 +220,24 @@ test_what_a_kernel_was_given_must_stay(void)
     expect_punished("not known to be finished");
     OK(cudaStreamSynchronize(stream));
     OK(cudaFree(memory));
+    expect_clean();
+}
+
+/* A mapping that no argument points to: what the twin touches is seen when it runs. */
+static void
+test_what_a_kernel_touched_must_stay(void)
+{
+    begin("");
+    CUfunction function = load("add_one");
+    cudaStream_t stream = make_stream();
+    CUdeviceptr range = make_pages(2);
+    OK(launch(function, (void *)(uintptr_t)range, PAGE + 1, stream));
+    OK(fakecuda_stall(stream));
+    OK(fakecuda_release(stream, -1)); /* it has run, and nobody knows */
+    FAILS(cuMemUnmap(range + PAGE, PAGE), CUDA_ERROR_ILLEGAL_STATE);
+    expect_punished("not known to be finished");
+    OK(cudaStreamSynchronize(stream));
+    OK(cuMemUnmap(range + PAGE, PAGE));
     expect_clean();
 }
 
@@ -346,6 +373,7 @@ static const gm_test tests[] = {
      test_a_kernel_that_leaves_its_memory_loses_the_device},
     {"a_kernel_needs_access_like_any_work", test_a_kernel_needs_access_like_any_work},
     {"what_a_kernel_was_given_must_stay", test_what_a_kernel_was_given_must_stay},
+    {"what_a_kernel_touched_must_stay", test_what_a_kernel_touched_must_stay},
     {"the_host_cannot_touch_device_memory", test_the_host_cannot_touch_device_memory},
     {"a_pool_serves_its_blocks_again_in_stream_order",
      test_a_pool_serves_its_blocks_again_in_stream_order},
