@@ -7,6 +7,8 @@
 
 #include <stdlib.h>
 
+#include "pools.h"
+
 #define SMALL_ALIGNMENT ((size_t)512)
 #define SMALL_LIMIT ((size_t)1 << 20)
 
@@ -127,6 +129,11 @@ fake_free_locked(void *address)
         return error;
     }
     fake_mapping *mapping = fake_mapping_begins_locked((uint64_t)(uintptr_t)address);
+    if (mapping != NULL && mapping->origin == FAKE_OF_POOL && !mapping->freed) {
+        error =
+            fake_finish_device_locked(mapping->memory->device); /* it always waits */
+        return error != 0 ? error : fake_pool_free_locked(address, 0);
+    }
     if (mapping == NULL ||
         (mapping->origin != FAKE_OF_MALLOC && mapping->origin != FAKE_OF_MANAGED)) {
         (void)fake_violation_locked("%p is no live allocation", address);

@@ -296,6 +296,19 @@ test_a_pool_serves_its_blocks_again_in_stream_order(void)
 }
 
 static void
+test_plain_free_takes_a_pools_block_back(void)
+{
+    begin("");
+    cudaStream_t stream = make_stream();
+    void *block;
+    OK(cudaMallocAsync(&block, 100, stream));
+    OK(cudaMemsetAsync(block, 1, 100, stream));
+    OK(cudaFree(block)); /* it waits by itself */
+    FAILS(cudaFree(block), cudaErrorInvalidValue);
+    expect_punished("no live allocation");
+}
+
+static void
 test_wrong_uses_of_a_pool_are_punished(void)
 {
     begin("");
@@ -377,6 +390,7 @@ static const gm_test tests[] = {
     {"the_host_cannot_touch_device_memory", test_the_host_cannot_touch_device_memory},
     {"a_pool_serves_its_blocks_again_in_stream_order",
      test_a_pool_serves_its_blocks_again_in_stream_order},
+    {"plain_free_takes_a_pools_block_back", test_plain_free_takes_a_pools_block_back},
     {"wrong_uses_of_a_pool_are_punished", test_wrong_uses_of_a_pool_are_punished},
     {"a_pool_of_its_own_keeps_up_to_its_threshold",
      test_a_pool_of_its_own_keeps_up_to_its_threshold},

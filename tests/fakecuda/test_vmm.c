@@ -198,6 +198,22 @@ test_reading_is_not_writing(void)
 }
 
 static void
+test_access_must_last_until_the_work_has_run(void)
+{
+    begin("");
+    OK(cudaFree(0));
+    CUdeviceptr range = make_range(1);
+    OK(cuMemMap(range, PAGE, 0, make_page(0), 0));
+    OK(grant(range, PAGE, 0));
+    OK(fill(range, 8, 0));
+    CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+                            .flags = CU_MEM_ACCESS_FLAGS_PROT_NONE};
+    OK(cuMemSetAccess(range, PAGE, &desc, 1));
+    FAILS(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
+    expect_punished("lost its access");
+}
+
+static void
 test_a_peer_needs_to_be_able_to(void)
 {
     begin("DEVICES=2 PEERS=0");
@@ -358,6 +374,56 @@ test_address_space_can_run_out(void)
     expect_clean();
 }
 
+/* ---- the driver's own copies and streams ----------------------------------------------------------- */
+
+static void
+test_the_driver_copies_and_fills(void)
+{
+    begin("");
+    OK(cudaFree(0));
+    CUdeviceptr memory, other;
+    CUstream stream;
+    CUevent event;
+    unsigned words[4] = {0};
+    OK(cuMemAlloc(&memory, 64));
+    OK(cuMemAlloc(&other, 64));
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    OK(cuMemsetD32Async(memory, 0x01020304, 4, stream));
+    OK(cuMemsetD2D8Async(memory + 1, 8, 9, 2, 2, stream)); /* two bytes in two rows */
+    OK(cuMemcpyDtoDAsync(other, memory, 16, stream));
+    OK(cuEventRecord(event, stream));
+    OK(cuEventSynchronize(event));
+    OK(cuMemcpyDtoH(words, other, 16));
+    CHECK_EQ(words[0], 0x01090904);
+    CHECK_EQ(words[1], 0x01020304);
+    CHECK_EQ(words[2], 0x01090904);
+    FAILS(cuMemsetD32Async(memory + 1, 0, 1, stream), CUDA_ERROR_INVALID_VALUE);
+    OK(cuEventDestroy(event));
+    OK(cuStreamDestroy(stream));
+    OK(cuMemFree(memory));
+    OK(cuMemFree(other));
+    CHECK_EQ(fakecuda_check_leaks(NULL, 0), 0);
+    expect_clean();
+}
+
+/* As a program that is compiled with the per-thread default stream calls it. */
+extern __typeof__(cudaMemsetAsync) cudaMemsetAsync_ptsz;
+
+static void
+test_suffixes_mean_the_own_stream(void)
+{
+    begin("");
+    unsigned char *memory = make_memory(8);
+    OK(cudaMemsetAsync_ptsz(memory, 3, 8, 0));
+    CHECK_EQ(fakecuda_pending(cudaStreamPerThread), 1);
+    CHECK_EQ(fakecuda_pending(0), 0);
+    CHECK_EQ(fakecuda_calls("cudaMemsetAsync"), 1);
+    OK(cudaStreamSynchronize(cudaStreamPerThread));
+    CHECK_EQ(byte_at(memory), 3);
+    expect_clean();
+}
+
 /* ---- two processes ------------------------------------------------------------------------------- */
 
 /* Runs in another process that has not used CUDA; `handle` came through a pipe. */
@@ -444,6 +510,8 @@ static const gm_test tests[] = {
     {"memory_without_a_mapping_or_access_is_punished",
      test_memory_without_a_mapping_or_access_is_punished},
     {"reading_is_not_writing", test_reading_is_not_writing},
+    {"access_must_last_until_the_work_has_run",
+     test_access_must_last_until_the_work_has_run},
     {"a_peer_needs_to_be_able_to", test_a_peer_needs_to_be_able_to},
     {"wrong_maps_are_punished", test_wrong_maps_are_punished},
     {"unmapping_a_part_is_punished", test_unmapping_a_part_is_punished},
@@ -453,6 +521,8 @@ static const gm_test tests[] = {
      test_unmapping_under_unfinished_work_is_punished},
     {"a_page_that_moves_needs_an_edge", test_a_page_that_moves_needs_an_edge},
     {"address_space_can_run_out", test_address_space_can_run_out},
+    {"the_driver_copies_and_fills", test_the_driver_copies_and_fills},
+    {"suffixes_mean_the_own_stream", test_suffixes_mean_the_own_stream},
     {"memory_is_shared_by_handles", test_memory_is_shared_by_handles},
     {"exported_pages_are_imported", test_exported_pages_are_imported},
 };

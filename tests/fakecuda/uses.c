@@ -67,6 +67,7 @@ fake_add_span_locked(fake_task *task, uint64_t address, size_t size, int device,
                             .size = (size_t)(stop - at),
                             .mapping = mapping->id,
                             .memory = mapping->memory->id,
+                            .device = device,
                             .writes = writes};
         at = stop;
     }
@@ -91,7 +92,14 @@ fake_check_spans_locked(const fake_task *task)
         const fake_span *span = &task->spans[i];
         const fake_mapping *now = fake_mapping_around_locked(span->address);
         if (leads_there(span, now)) {
-            continue;
+            if (span->size == 0 || fake_may_use(now, span->device, span->writes)) {
+                continue;
+            }
+            (void)fake_violation_locked(
+                "device %d lost its access to address 0x%" PRIx64
+                " before its work ran",
+                span->device, span->address);
+            return false;
         }
         (void)fake_violation_locked(
             "address 0x%" PRIx64 " is %s when its work was queued or captured",

@@ -95,7 +95,8 @@ drop_own_streams(void *value)
     fake_own_streams *own = value;
     pthread_mutex_lock(&fake_lock);
     for (int i = 0; i < FAKE_MAX_DEVICES; i++) {
-        if (own->streams[i] != NULL && own->age == age) {
+        if (own->age == age && own->streams[i] != NULL &&
+            own->streams[i]->capture == NULL) {
             fake_stream_drop_locked(own->streams[i]);
         }
     }

@@ -48,6 +48,7 @@ typedef struct fake_span {
     size_t size; /* 0: some bytes of the mapping, nobody knows which */
     uint64_t mapping;
     uint64_t memory;
+    int device; /* that must have access */
     bool writes;
 } fake_span;
 
