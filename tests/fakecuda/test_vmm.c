@@ -118,6 +118,11 @@ test_functions_are_found_by_name_and_version(void)
     FAILS(cudaGetDriverEntryPointByVersion("cuNothing", &function, 13000, 0, NULL),
           cudaErrorSymbolNotFound);
     void *plain, *own;
+    OK(cudaGetDriverEntryPointByVersion("cuStreamGetCaptureInfo", &plain, 11030, 0,
+                                        &found));
+    OK(cudaGetDriverEntryPointByVersion("cuStreamGetCaptureInfo", &own, 13000, 0,
+                                        &found));
+    CHECK(plain != NULL && own != plain && is(own, (uintptr_t)cuStreamGetCaptureInfo));
     const char *name = "cuStreamSynchronize";
     OK(cudaGetDriverEntryPointByVersion(name, &plain, 12000, 0, &found));
     OK(cudaGetDriverEntryPointByVersion(name, &own, 12000,
