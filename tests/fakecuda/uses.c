@@ -156,44 +156,11 @@ covers(const fake_use *earlier, const fake_use *use)
            use->begin <= earlier->begin && earlier->end <= use->end;
 }
 
+/* FAKE_BROKEN_RULE when an earlier use is disturbed. */
 static int
-enter_use_locked(const fake_op *op, const fake_mapping *mapping, const fake_use *use)
+check_use_locked(const fake_op *op, const fake_mapping *mapping, const fake_use *use)
 {
-    fake_memory *memory = mapping->memory;
-    int error = 0;
-    for (size_t i = memory->use_count; i-- > 0;) {
-        const fake_use *earlier = &memory->uses[i];
-        if (fake_is_known_locked(earlier->lane, earlier->number)) {
-            forget_use(memory, i);
-        }
-        else if (fake_is_before_locked(earlier->lane, earlier->number, op)) {
-            if (covers(earlier, use)) {
-                forget_use(memory, i);
-            }
-        }
-        else if (error == 0 && disturbs(mapping, earlier, use)) {
-            error = report_disorder_locked(mapping, earlier, op, use);
-        }
-    }
-    if (error == 0) {
-        fake_use *place = fake_push(&memory->uses, &memory->use_count,
-                                    &memory->use_capacity, sizeof(*place));
-        *place = *use;
-    }
-    return error;
-}
-
-static int
-note_locked(const fake_op *op, const fake_mapping *mapping, size_t begin, size_t size,
-            bool writes)
-{
-    fake_use use = {.lane = op->lane,
-                    .number = op->number,
-                    .stream_id = op->stream_id,
-                    .mapping = mapping->id,
-                    .begin = begin,
-                    .end = begin + size,
-                    .writes = writes};
+    const fake_memory *memory = mapping->memory;
     const fake_op *allocated = mapping->allocated;
     if (allocated != NULL &&
         !fake_is_before_locked(allocated->lane, allocated->number, op)) {
@@ -201,22 +168,63 @@ note_locked(const fake_op *op, const fake_mapping *mapping, size_t begin, size_t
                                      ", which nothing orders after its allocation",
                                      mapping->address, op->stream_id);
     }
-    return enter_use_locked(op, mapping, &use);
+    for (size_t i = 0; i < memory->use_count; i++) {
+        const fake_use *earlier = &memory->uses[i];
+        if (disturbs(mapping, earlier, use) &&
+            !fake_is_before_locked(earlier->lane, earlier->number, op)) {
+            return report_disorder_locked(mapping, earlier, op, use);
+        }
+    }
+    return 0;
 }
 
+/* Forgets what is finished, and what the new use stands for, too. */
+static void
+enter_use_locked(const fake_op *op, fake_memory *memory, const fake_use *use)
+{
+    for (size_t i = memory->use_count; i-- > 0;) {
+        const fake_use *earlier = &memory->uses[i];
+        bool known = fake_is_known_locked(earlier->lane, earlier->number);
+        bool before = fake_is_before_locked(earlier->lane, earlier->number, op);
+        if (known || (before && covers(earlier, use))) {
+            forget_use(memory, i);
+        }
+    }
+    fake_use *place = fake_push(&memory->uses, &memory->use_count,
+                                &memory->use_capacity, sizeof(*place));
+    *place = *use;
+}
+
+static fake_use
+use_of(const fake_op *op, const fake_mapping *mapping, size_t begin, size_t size,
+       bool writes)
+{
+    return (fake_use){.lane = op->lane,
+                      .number = op->number,
+                      .stream_id = op->stream_id,
+                      .mapping = mapping->id,
+                      .begin = begin,
+                      .end = begin + size,
+                      .writes = writes};
+}
+
+/* All are checked before one is entered: work that is refused has used nothing. */
 int
 fake_note_uses_locked(const fake_op *op)
 {
-    for (size_t i = 0; i < op->task.span_count; i++) {
-        const fake_span *span = &op->task.spans[i];
-        const fake_mapping *mapping = fake_mapping_at_locked(span->address);
-        if (mapping == NULL || mapping->id != span->mapping) {
-            continue; /* a graph's; that is judged when it is launched */
-        }
-        size_t begin = (size_t)(span->address - mapping->address) + mapping->offset;
-        int error = note_locked(op, mapping, begin, span->size, span->writes);
-        if (error != 0) {
-            return error;
+    for (int commit = 0; commit < 2; commit++) {
+        for (size_t i = 0; i < op->task.span_count; i++) {
+            const fake_span *span = &op->task.spans[i];
+            const fake_mapping *mapping = fake_mapping_around_locked(span->address);
+            size_t begin = (size_t)(span->address - mapping->address) + mapping->offset;
+            fake_use use = use_of(op, mapping, begin, span->size, span->writes);
+            int error = commit ? 0 : check_use_locked(op, mapping, &use);
+            if (error != 0) {
+                return error;
+            }
+            if (commit) {
+                enter_use_locked(op, mapping->memory, &use);
+            }
         }
     }
     return 0;
@@ -225,7 +233,12 @@ fake_note_uses_locked(const fake_op *op)
 int
 fake_note_touch_locked(const fake_op *op, const fake_mapping *mapping)
 {
-    return note_locked(op, mapping, mapping->offset, 0, false);
+    fake_use use = use_of(op, mapping, mapping->offset, 0, false);
+    int error = check_use_locked(op, mapping, &use);
+    if (error == 0) {
+        enter_use_locked(op, mapping->memory, &use);
+    }
+    return error;
 }
 
 int
