@@ -159,11 +159,13 @@ class Pool:
         reserve: int | str | None = None,
         steal: str | float = 0.05,
         cross_stream: Literal["done", "wait", "never"] = "done",
+        yields: bool = True,
         gc_on_pressure: bool = True,
         oom_wait: float = 10.0,
         decay: float | None = None,
         max_split: int | str | None = None,
         paging: bool = True,
+        fallback: Pool | None = None,  # serves what this one cannot; fixed
         name: str | None = None,
     ) -> Self: ...
     # Text sizes go through the state's parse hook (set_hooks).
@@ -175,6 +177,8 @@ class Pool:
     def name(self) -> str: ...
     @property
     def closed(self) -> bool: ...
+    @property
+    def fallback(self) -> Pool | None: ...
     @property
     def limit(self) -> int | None: ...
     @limit.setter

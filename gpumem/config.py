@@ -248,6 +248,10 @@ OPTIONS: Final[Mapping[str, Option]] = {
             "when memory freed on one stream may serve another",
         ),
         _option(
+            "yields", True, _flag, _word_flag, "live",
+            "give idle memory back before another pool of the device fails",
+        ),
+        _option(
             "gc_on_pressure", True, _flag, _word_flag, "live",
             "collect garbage before an allocation fails",
         ),
@@ -385,9 +389,9 @@ def configure(**options: Any) -> None:
     **options
         Any of the rows of ``gpumem.config.OPTIONS``: ``limit``, ``memory_fraction``,
         ``headroom``, ``reserve``, ``allow_growth``, ``steal``, ``cross_stream``,
-        ``gc_on_pressure``, ``oom_wait``, ``decay``, ``max_split``, ``paging``,
-        ``host_capacity``, ``host_devices``, ``c_device``, ``snapshot_on_oom``,
-        ``snapshot_on_oom_limit``, ``leak_report``.
+        ``yields``, ``gc_on_pressure``, ``oom_wait``, ``decay``, ``max_split``,
+        ``paging``, ``host_capacity``, ``host_devices``, ``c_device``,
+        ``snapshot_on_oom``, ``snapshot_on_oom_limit``, ``leak_report``.
 
     Raises
     ------

@@ -42,7 +42,14 @@ _published: set[int] = set()
 _in_use: Final[ContextVar[Pool | None]] = ContextVar("gpumem.pool", default=None)
 
 # Options of a default pool that may change while it lives.
-_LIVE: Final = ("limit", "headroom", "cross_stream", "gc_on_pressure", "oom_wait")
+_LIVE: Final = (
+    "limit",
+    "headroom",
+    "cross_stream",
+    "yields",
+    "gc_on_pressure",
+    "oom_wait",
+)
 
 
 def _after_fork() -> None:

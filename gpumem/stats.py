@@ -91,6 +91,8 @@ _SINGLE: Final = {
     "touched_bytes": ("current", "bytes of addresses that ever had a page"),
     "stolen_bytes": ("cumulative", "bytes moved from free blocks of the same stream"),
     "aliased_bytes": ("cumulative", "bytes moved so while the old place was in use"),
+    "yielded_bytes": ("cumulative", "bytes given back for other pools of the device"),
+    "fallbacks": ("cumulative", "requests that the fallback pool has served"),
     "inserted_waits": ("cumulative", "waits of one stream for another, by the pool"),
     "plan_served": ("cumulative", "blocks placed by a plan"),
     "outside": ("current", "bytes of the device in use that no pool here holds"),

@@ -260,6 +260,8 @@ gm_pool_read_stats(gm_pool *pool, gm_pool_stats *out)
     out->stolen_bytes = atomic_load(&pool->stolen_bytes);
     out->aliased_bytes = atomic_load(&pool->aliased_bytes);
     out->inserted_waits = atomic_load(&pool->inserted_waits);
+    out->yielded_bytes = atomic_load(&pool->yielded_bytes);
+    out->fallbacks = atomic_load(&pool->fallbacks);
     out->flushes = atomic_load(&pool->flushes);
     out->flushed_bytes = atomic_load(&pool->flushed_bytes);
     out->collections = atomic_load(&pool->collections);
@@ -351,7 +353,8 @@ gm_pool_reset_accumulated(gm_pool *pool)
         &pool->retries,       &pool->ooms,          &pool->waits,
         &pool->flushes,       &pool->collections,   &pool->bad_frees,
         &pool->flushed_bytes, &pool->maps,          &pool->unmaps,
-        &pool->stolen_bytes,  &pool->aliased_bytes, &pool->inserted_waits};
+        &pool->stolen_bytes,  &pool->aliased_bytes, &pool->inserted_waits,
+        &pool->yielded_bytes, &pool->fallbacks};
     for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++) {
         atomic_store(counters[i], 0);
     }

@@ -13,7 +13,9 @@
  *   3. with cross_stream="wait" the stream waits for others: for those that pending frees
  *      wait for, and then for those whose free pages it takes before they are done
  *      (steal.c, Note [Borrowed pages]); the host does not wait;
- *   4. a bounded wait on the oldest unfinished work (options.oom_wait_ns in all), last
+ *   4. idle memory of other pools goes back to the device, if that is what has refused and
+ *      they yield (options.yields) as much as was missing;
+ *   5. a bounded wait on the oldest unfinished work (options.oom_wait_ns in all), last
  *      on the streams of threads that do not mark their own;
  *   then the callbacks and the garbage collection of the Python layer, then the error.
  *
@@ -86,6 +88,73 @@ reclaim_idle(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
     atomic_fetch_add(&pool->flushed_bytes, reclaim->freed);
     return true;
 }
+
+/* ---- other pools ------------------------------------------------------------------ */
+
+/* Idle memory of pools that yield to one of the same device. */
+typedef struct pool_search {
+    const gm_pool *wanting;
+    size_t missing; /* bytes, still */
+    size_t idle;    /* bytes, in all */
+} pool_search;
+
+static bool
+yields_to(gm_pool *pool, const gm_pool *wanting)
+{
+    return pool != wanting && pool->device == wanting->device &&
+           atomic_load_explicit(&pool->yields, memory_order_relaxed);
+}
+
+static void
+count_idle(gm_pool *pool, void *argument)
+{
+    pool_search *search = argument;
+    if (yields_to(pool, search->wanting)) {
+        gm_pool_stats stats;
+        gm_pool_read_stats(pool, &stats);
+        search->idle += stats.cached_bytes + stats.unplaced_bytes;
+    }
+}
+
+static void
+trim_visit(gm_pool *pool, void *argument)
+{
+    pool_search *search = argument;
+    if (search->missing == 0 || !yields_to(pool, search->wanting)) {
+        return;
+    }
+    size_t reserved = gm_page_pool_reserved(pool);
+    gm_trim_request request = {
+        .target = reserved > search->missing ? reserved - search->missing : 0};
+    gm_trim_report report;
+    gm_status status = gm_pool_trim(pool, &request, &report);
+    if (status != GM_OK) {
+        gm_pool_report(status, "give idle memory back for another pool");
+    }
+    atomic_fetch_add(&pool->yielded_bytes, report.released);
+    search->missing -=
+        report.released < search->missing ? report.released : search->missing;
+}
+
+/* What would not suffice stays where it is. */
+static bool
+ask_other_pools(const gm_ladder *ladder, gm_pool *pool)
+{
+    gm_refusal refusal = ladder->shortage.refusal;
+    pool_search search = {.wanting = pool, .missing = ladder->shortage.bytes};
+    size_t missing = search.missing;
+    if (refusal != GM_REFUSED_DEVICE && refusal != GM_REFUSED_HEADROOM) {
+        return false;
+    }
+    gm_pools_visit(count_idle, &search);
+    if (search.idle < missing) {
+        return false;
+    }
+    gm_pools_visit(trim_visit, &search);
+    return search.missing < missing;
+}
+
+/* ---- waits ------------------------------------------------------------------------ */
 
 /* What lanes wait for: an event to sleep on, and how much had come by itself. */
 typedef struct wait_search {
@@ -189,13 +258,20 @@ gm_ladder_wait(gm_pool *pool, gm_lane *only, uint64_t *left_ns)
     return true;
 }
 
+/* First for pending frees, then, once, for pages of other streams. */
 static bool
-insert_waits(gm_lane *lane)
+make_streams_wait(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
 {
     gm_mutex_lock(&lane->lock);
     size_t freed = gm_pending_insert_waits_locked(lane);
     gm_mutex_unlock(&lane->lock);
-    return freed != 0;
+    if (freed != 0) {
+        return true;
+    }
+    bool more =
+        !ladder->borrow && pool->paged && gm_device_has(pool->device, GM_CAP_ALIASING);
+    ladder->borrow |= more;
+    return more;
 }
 
 /* Before the pool grows: what other lanes can give, as options.steal says. */
@@ -209,16 +285,17 @@ steal_from_others(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
     atomic_fetch_add(&pool->steal_ns, device->ops->clock_ns(device) - start);
 }
 
-/* From now on what is missing is stolen, with what the attempt would have stolen besides. */
+/* From now on what is missing is stolen, with what the attempt would have stolen besides.
+ * An attempt that was allowed less than it turned out to need is made again. */
 static bool
 force_steal(gm_ladder *ladder, const gm_pool *pool)
 {
-    bool first = ladder->force == 0;
     size_t missing = ladder->shortage.bytes + ladder->shortage.looted;
-    if (first || missing > ladder->force) {
-        ladder->force = missing != 0 ? missing : 1;
+    if (ladder->force != 0 && missing <= ladder->force) {
+        return false;
     }
-    return first && pool->paged;
+    ladder->force = missing != 0 ? missing : 1;
+    return pool->paged;
 }
 
 bool
@@ -240,16 +317,14 @@ gm_ladder_climb(gm_ladder *ladder, gm_pool *pool, gm_lane *lane)
     }
     uint32_t cross_stream =
         atomic_load_explicit(&pool->cross_stream, memory_order_relaxed);
+    if (cross_stream == GM_CROSS_STREAM_WAIT && make_streams_wait(ladder, pool, lane)) {
+        return true;
+    }
+    if (ask_other_pools(ladder, pool)) {
+        return true;
+    }
     if (cross_stream == GM_CROSS_STREAM_NEVER) {
         return gm_ladder_wait(pool, lane, &ladder->wait_left_ns);
-    }
-    if (cross_stream == GM_CROSS_STREAM_WAIT && insert_waits(lane)) {
-        return true;
-    }
-    if (cross_stream == GM_CROSS_STREAM_WAIT && !ladder->borrow && pool->paged &&
-        gm_device_has(pool->device, GM_CAP_ALIASING)) {
-        ladder->borrow = true;
-        return true;
     }
     if (gm_ladder_wait(pool, NULL, &ladder->wait_left_ns)) {
         return true;

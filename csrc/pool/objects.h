@@ -254,11 +254,13 @@ struct gm_pool {
     gm_page_pool page_pool;
     gm_pool_options options; /* constant fields; the others are atomics below */
     _Atomic uint32_t cross_stream;
+    _Atomic bool yields;
     _Atomic bool gc_on_pressure;
     _Atomic uint64_t oom_wait_ns;
 
     _Atomic uint64_t retries, ooms, waits, flushes, flushed_bytes, collections,
-        bad_frees, maps, unmaps, stolen_bytes, aliased_bytes, inserted_waits;
+        bad_frees, maps, unmaps, stolen_bytes, aliased_bytes, inserted_waits,
+        yielded_bytes, fallbacks;
     uint64_t created_ns;        /* by the device's clock */
     _Atomic uint64_t steal_ns;  /* how long steals took, in all */
     _Atomic uint64_t peak_used; /* bytes; with many lanes as of the last survey */

@@ -11,6 +11,7 @@ gm_pool_options_init(gm_pool_options *options)
         .steal = GM_STEAL_RATIO,
         .steal_ratio = 0.05,
         .cross_stream = GM_CROSS_STREAM_DONE,
+        .yields = true,
         .gc_on_pressure = true,
         .oom_wait_ns = 10 * NANOSECONDS,
         .max_split = SIZE_MAX,

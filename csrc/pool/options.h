@@ -36,6 +36,8 @@ typedef struct gm_pool_options {
     gm_steal_mode steal;
     double steal_ratio; /* 0 .. GM_STEAL_MOST, with GM_STEAL_RATIO */
     gm_cross_stream cross_stream;
+    bool yields; /* idle memory goes back to the device before another pool of it
+                             fails for want of that */
     bool gc_on_pressure;  /* the Python layer may collect garbage before failing */
     uint64_t oom_wait_ns; /* the ladder waits that long for pending work */
     uint64_t decay_ns;    /* idle memory older than this is given back by calls that
@@ -46,7 +48,7 @@ typedef struct gm_pool_options {
 } gm_pool_options;
 
 /* The defaults: no limit, no head-room, nothing reserved, steal at 0.05, cross-stream
- * done, collect on pressure, wait 10 s, no decay, split all, paging. */
+ * done, yields, collect on pressure, wait 10 s, no decay, split all, paging. */
 void
 gm_pool_options_init(gm_pool_options *options);
 

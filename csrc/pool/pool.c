@@ -57,6 +57,7 @@ gm_pool_create(gm_device *device, const gm_pool_options *options, gm_pool **out)
                  device->ops->note_block != NULL ? GM_POOL_CHECKED : 0);
     atomic_store(&pool->references, 1);
     atomic_store(&pool->cross_stream, (uint32_t)options->cross_stream);
+    atomic_store(&pool->yields, options->yields);
     atomic_store(&pool->gc_on_pressure, options->gc_on_pressure);
     atomic_store(&pool->oom_wait_ns, options->oom_wait_ns);
     gm_registry_add(pool);
@@ -372,6 +373,12 @@ gm_pool_count_collection(gm_pool *pool)
     atomic_fetch_add(&pool->collections, 1);
 }
 
+void
+gm_pool_count_fallback(gm_pool *pool)
+{
+    atomic_fetch_add(&pool->fallbacks, 1);
+}
+
 /* ---- accessors ----------------------------------------------------------------------- */
 
 gm_devptr
@@ -449,6 +456,7 @@ gm_pool_read_options(const gm_pool *pool, gm_pool_options *out)
     out->headroom = pages->headroom;
     gm_mutex_unlock(&pages->lock);
     out->cross_stream = (gm_cross_stream)atomic_load(&pool->cross_stream);
+    out->yields = atomic_load(&pool->yields);
     out->gc_on_pressure = atomic_load(&pool->gc_on_pressure);
     out->oom_wait_ns = atomic_load(&pool->oom_wait_ns);
 }
@@ -471,6 +479,7 @@ gm_pool_change_options(gm_pool *pool, const gm_pool_options *options)
     pool->page_pool.headroom = options->headroom;
     gm_mutex_unlock(&pool->page_pool.lock);
     atomic_store(&pool->cross_stream, (uint32_t)options->cross_stream);
+    atomic_store(&pool->yields, options->yields);
     atomic_store(&pool->gc_on_pressure, options->gc_on_pressure);
     atomic_store(&pool->oom_wait_ns, options->oom_wait_ns);
     return GM_OK;

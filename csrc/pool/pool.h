@@ -213,6 +213,10 @@ gm_pool_free(gm_block *block);
 void
 gm_pool_count_oom(gm_pool *pool, const gm_request *request, const gm_oom *oom);
 
+/* Counts a request that another pool serves instead. */
+void
+gm_pool_count_fallback(gm_pool *pool);
+
 /* Counts collections that the caller ran for this pool. */
 void
 gm_pool_count_collection(gm_pool *pool);
@@ -347,7 +351,7 @@ void
 gm_pool_read_options(const gm_pool *pool, gm_pool_options *out);
 
 /* Changes the options that may change while the pool lives: limit, headroom,
- * cross_stream, gc_on_pressure, oom_wait_ns. GM_INVALID for bad values, and when
+ * cross_stream, yields, gc_on_pressure, oom_wait_ns. GM_INVALID for bad values, and when
  * max_split, steal or decay differ; nothing changed then. */
 GM_NODISCARD gm_status
 gm_pool_change_options(gm_pool *pool, const gm_pool_options *options);

@@ -69,6 +69,8 @@ typedef struct gm_stat_row {
     X(touched_bytes, "touched_bytes")   /* current: of those that ever had a page */   \
     X(stolen_bytes, "stolen_bytes")     /* cumulative: moved within their stream */    \
     X(aliased_bytes, "aliased_bytes")   /* cumulative: of those before it was done */  \
+    X(yielded_bytes, "yielded_bytes")   /* cumulative: flushed for other pools */      \
+    X(fallbacks, "fallbacks")           /* cumulative: served by another pool */       \
     X(inserted_waits, "inserted_waits") /* cumulative: one stream for another */       \
     X(plan_served, "plan_served")       /* cumulative: blocks placed by a plan */
 

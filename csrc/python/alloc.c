@@ -6,6 +6,7 @@
  *         pressure callbacks, urgency 1
  *         one gc.collect()
  *         pressure callbacks, urgency 2
+ *     the pool's fallback, if it has one and the block is for a Buffer: the whole again
  *     OutOfMemoryError
  *
  * Note [Who climbs]
@@ -191,9 +192,53 @@ report_oom(core_state *state, PoolObject *pool, const gm_request *request,
     set_oom_error(state, pool, oom, collected);
 }
 
-/* The part of an allocation that the fast path could not do. */
 static gm_block *
-allocate_slowly(core_state *state, PoolObject *pool, const gm_request *request)
+allocate(core_state *state, PoolObject *pool, const gm_request *request,
+         PoolObject **served);
+
+/* The pool's own error, with the pending one as its cause. */
+static void
+report_oom_because(core_state *state, PoolObject *pool, const gm_request *request,
+                   const gm_oom *oom, bool collected)
+{
+    PyObject *kind, *cause, *traceback, *value;
+    PyErr_Fetch(&kind, &cause, &traceback);
+    PyErr_NormalizeException(&kind, &cause, &traceback);
+    Py_XDECREF(kind);
+    Py_XDECREF(traceback);
+    report_oom(state, pool, request, oom, collected);
+    PyErr_Fetch(&kind, &value, &traceback);
+    PyErr_NormalizeException(&kind, &value, &traceback);
+    PyException_SetCause(value, cause);
+    PyErr_Restore(kind, value, traceback);
+}
+
+/* A block of the pool's fallback; the error is the pool's own. */
+static gm_block *
+allocate_elsewhere(core_state *state, PoolObject *pool, const gm_request *request,
+                   const gm_oom *oom, bool collected, PoolObject **served)
+{
+    PoolObject *fallback = pool->fallback;
+    gm_request there = *request;
+    if (fallback->device->device != pool->device->device) {
+        there.stream = GM_DEFAULT_STREAM;
+    }
+    *served = fallback;
+    gm_block *block = allocate(state, fallback, &there, served);
+    if (block != NULL) {
+        gm_pool_count_fallback(pool->pool);
+    }
+    else if (PyErr_ExceptionMatches((PyObject *)state->GpumemError)) {
+        report_oom_because(state, pool, request, oom, collected);
+    }
+    return block;
+}
+
+/* The part of an allocation that the fast path could not do. `served` NULL: no other
+ * pool may serve it. */
+static gm_block *
+allocate_slowly(core_state *state, PoolObject *pool, const gm_request *request,
+                PoolObject **served)
 {
     gm_block *block = NULL;
     gm_oom oom;
@@ -205,17 +250,20 @@ allocate_slowly(core_state *state, PoolObject *pool, const gm_request *request)
     if (status == GM_OK) {
         return block;
     }
-    if (status == GM_OUT_OF_MEMORY) {
-        report_oom(state, pool, request, &oom, collected);
-    }
-    else {
+    if (status != GM_OUT_OF_MEMORY) {
         report_failure(state, pool, request, status);
+        return NULL;
     }
+    if (served != NULL && pool->fallback != NULL) {
+        return allocate_elsewhere(state, pool, request, &oom, collected, served);
+    }
+    report_oom(state, pool, request, &oom, collected);
     return NULL;
 }
 
-static inline gm_block *
-allocate(core_state *state, PoolObject *pool, const gm_request *request)
+static gm_block *
+allocate(core_state *state, PoolObject *pool, const gm_request *request,
+         PoolObject **served)
 {
     gm_block *block;
     if (request->size > GM_SIZE_LIMIT) {
@@ -229,37 +277,47 @@ allocate(core_state *state, PoolObject *pool, const gm_request *request)
         return block;
     }
     if (status == GM_MISS || status == GM_BUSY) {
-        return allocate_slowly(state, pool, request);
+        return allocate_slowly(state, pool, request, served);
     }
     report_failure(state, pool, request, status);
     return NULL;
 }
 
-gm_block *
-allocate_block(core_state *state, PoolObject *pool, size_t size, size_t alignment,
-               gm_stream stream)
+static gm_request
+make_request(core_state *state, const PoolObject *pool, size_t size, size_t alignment,
+             gm_stream stream)
 {
-    gm_request request = {
+    return (gm_request){
         .size = size,
         .alignment = alignment,
         .stream = stream,
         .kind = GM_ARENA_ELASTIC,
         .context = pool->stacks ? stack_capture(state) : 0,
     };
-    return allocate(state, pool, &request);
+}
+
+gm_block *
+allocate_block(core_state *state, PoolObject *pool, size_t size, size_t alignment,
+               gm_stream stream)
+{
+    gm_request request = make_request(state, pool, size, alignment, stream);
+    return allocate(state, pool, &request, NULL);
+}
+
+gm_block *
+allocate_block_anywhere(core_state *state, PoolObject **pool, size_t size,
+                        size_t alignment, gm_stream stream)
+{
+    gm_request request = make_request(state, *pool, size, alignment, stream);
+    return allocate(state, *pool, &request, pool);
 }
 
 gm_block *
 allocate_raw_block(core_state *state, PoolObject *pool, size_t size, gm_stream stream)
 {
-    gm_request request = {
-        .size = size,
-        .stream = stream,
-        .kind = GM_ARENA_ELASTIC,
-        .by_address = true,
-        .context = pool->stacks ? stack_capture(state) : 0,
-    };
-    return allocate(state, pool, &request);
+    gm_request request = make_request(state, pool, size, 0, stream);
+    request.by_address = true;
+    return allocate(state, pool, &request, NULL);
 }
 
 void

@@ -131,21 +131,42 @@ buffer_new_object(core_state *state, PoolObject *pool, const dtype_info *dtype,
     return self;
 }
 
-/* Gives a new root its block and enters it where it belongs. */
-static int
-buffer_take_memory(core_state *state, BufferObject *self, size_t span, size_t alignment)
+/* Another pool served the buffer. */
+static void
+buffer_move_to(BufferObject *self, PoolObject *pool)
 {
+    if (pool->device->device != self->pool->device->device) {
+        self->stream = GM_DEFAULT_STREAM;
+    }
+    Py_INCREF((PyObject *)pool);
+    Py_DECREF((PyObject *)self->pool);
+    self->pool = pool;
+}
+
+/* Gives a new root its block and enters it where it belongs: a scope that counts the pool
+ * that was asked has it, whichever pool serves. */
+static int
+buffer_take_memory(core_state *state, BufferObject *self, size_t span, size_t alignment,
+                   bool anywhere)
+{
+    PoolObject *asked = self->pool, *served = asked;
     if (span > 0) {
-        self->block = allocate_block(state, self->pool, span, alignment, self->stream);
+        self->block =
+            anywhere
+                ? allocate_block_anywhere(state, &served, span, alignment, self->stream)
+                : allocate_block(state, asked, span, alignment, self->stream);
         if (self->block == NULL) {
             return -1;
+        }
+        if (served != asked) {
+            buffer_move_to(self, served);
         }
         self->ptr = gm_block_address(self->block);
         gm_list_push_back(&self->pool->buffers, &self->pool_link);
     }
     if (state->scopes_active > 0) {
         int error = 0;
-        ScopeObject *scope = scope_current(state, self->pool, &error);
+        ScopeObject *scope = scope_current(state, asked, &error);
         if (error != 0) {
             return -1;
         }
@@ -156,10 +177,10 @@ buffer_take_memory(core_state *state, BufferObject *self, size_t span, size_t al
     return 0;
 }
 
-BufferObject *
-buffer_create(core_state *state, PoolObject *pool, const dtype_info *dtype, int ndim,
-              const Py_ssize_t *shape, gm_stream stream, size_t alignment, size_t pitch,
-              PyObject *name)
+static BufferObject *
+buffer_make(core_state *state, PoolObject *pool, const dtype_info *dtype, int ndim,
+            const Py_ssize_t *shape, gm_stream stream, size_t alignment, size_t pitch,
+            PyObject *name, bool anywhere)
 {
     Py_ssize_t size, nbytes;
     if (ndim == 1 && shape[0] <= (Py_ssize_t)(GM_SIZE_LIMIT / DTYPE_MAX_SIZE)) {
@@ -186,12 +207,31 @@ buffer_create(core_state *state, PoolObject *pool, const dtype_info *dtype, int 
         Py_DECREF(self);
         return NULL;
     }
-    if (buffer_take_memory(state, self, nbytes > 0 ? span : 0, alignment) < 0) {
+    if (buffer_take_memory(state, self, nbytes > 0 ? span : 0, alignment, anywhere) <
+        0) {
         Py_DECREF(self);
         return NULL;
     }
     PyObject_GC_Track((PyObject *)self);
     return self;
+}
+
+BufferObject *
+buffer_create(core_state *state, PoolObject *pool, const dtype_info *dtype, int ndim,
+              const Py_ssize_t *shape, gm_stream stream, size_t alignment, size_t pitch,
+              PyObject *name)
+{
+    return buffer_make(state, pool, dtype, ndim, shape, stream, alignment, pitch, name,
+                       false);
+}
+
+BufferObject *
+buffer_create_anywhere(core_state *state, PoolObject *pool, const dtype_info *dtype,
+                       int ndim, const Py_ssize_t *shape, gm_stream stream,
+                       size_t alignment, size_t pitch, PyObject *name)
+{
+    return buffer_make(state, pool, dtype, ndim, shape, stream, alignment, pitch, name,
+                       true);
 }
 
 BufferObject *

@@ -35,44 +35,10 @@ choose_device(core_state *state, PyObject *device)
     return device;
 }
 
-/* Reads the keywords of Pool(): options, and the name (borrowed, NULL: none). */
-static int
-read_keywords(core_state *state, gm_device *device, PyObject *kwargs,
-              gm_pool_options *options, PyObject **pool_name)
-{
-    Py_ssize_t position = 0;
-    PyObject *name, *value;
-    while (kwargs != NULL && PyDict_Next(kwargs, &position, &name, &value)) {
-        const char *text = PyUnicode_AsUTF8(name);
-        if (text == NULL) {
-            return -1;
-        }
-        if (PyUnicode_CompareWithASCIIString(name, "device") == 0) {
-            continue;
-        }
-        if (PyUnicode_CompareWithASCIIString(name, "name") == 0) {
-            if (value != Py_None && !PyUnicode_Check(value)) {
-                PyErr_Format(PyExc_TypeError, "name must be a str or None, not %.100s",
-                             Py_TYPE(value)->tp_name);
-                return -1;
-            }
-            *pool_name = value == Py_None ? NULL : value;
-            continue;
-        }
-        int found = pool_option_parse(state, device, text, value, options);
-        if (found == 0) {
-            pool_option_unknown(name);
-        }
-        if (found <= 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
 /* New reference: an object over `pool` (takes its reference, also on failure). */
 static PoolObject *
-wrap_pool(core_state *state, gm_pool *pool, DeviceObject *device, PyObject *name)
+wrap_pool(core_state *state, gm_pool *pool, DeviceObject *device,
+          const pool_extras *extras)
 {
     PoolObject *self = (PoolObject *)state->Pool_Type->tp_alloc(state->Pool_Type, 0);
     if (self == NULL) {
@@ -84,9 +50,11 @@ wrap_pool(core_state *state, gm_pool *pool, DeviceObject *device, PyObject *name
     gm_list_init(&self->buffers);
     gm_list_init(&self->link);
     state->live_pools++;
-    self->name = name != NULL ? Py_NewRef(name)
-                              : PyUnicode_FromFormat(
-                                    "pool-%llu", (unsigned long long)gm_pool_id(pool));
+    self->fallback = (PoolObject *)Py_XNewRef((PyObject *)extras->fallback);
+    self->name =
+        extras->name != NULL
+            ? Py_NewRef(extras->name)
+            : PyUnicode_FromFormat("pool-%llu", (unsigned long long)gm_pool_id(pool));
     if (self->name == NULL) {
         Py_DECREF(self);
         return NULL;
@@ -120,7 +88,7 @@ invalid_options(const gm_pool_options *options)
  * once more: that says why it does not fit. */
 static PoolObject *
 create_and_reserve(core_state *state, DeviceObject *device,
-                   const gm_pool_options *options, PyObject *name)
+                   const gm_pool_options *options, const pool_extras *extras)
 {
     gm_pool_options smaller = *options;
     gm_pool *pool;
@@ -131,7 +99,7 @@ create_and_reserve(core_state *state, DeviceObject *device,
         set_status_error(state, status, "make a pool");
         return NULL;
     }
-    PoolObject *self = wrap_pool(state, pool, device, name);
+    PoolObject *self = wrap_pool(state, pool, device, extras);
     if (self == NULL) {
         return NULL;
     }
@@ -167,18 +135,18 @@ Pool_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     gm_pool_options options;
-    PyObject *name = NULL;
+    pool_extras extras = {NULL, NULL};
     PoolObject *self = NULL;
     gm_device *raw = ((DeviceObject *)device)->device;
     gm_pool_options_init(&options);
-    if (read_keywords(state, raw, kwargs, &options, &name) == 0) {
+    if (pool_keywords_parse(state, raw, kwargs, &options, &extras) == 0) {
         gm_pool *pool;
         gm_status status = create_without_gil(raw, &options, &pool);
         if (status == GM_OK) {
-            self = wrap_pool(state, pool, (DeviceObject *)device, name);
+            self = wrap_pool(state, pool, (DeviceObject *)device, &extras);
         }
         else if (status == GM_OUT_OF_MEMORY && options.reserve > 0) {
-            self = create_and_reserve(state, (DeviceObject *)device, &options, name);
+            self = create_and_reserve(state, (DeviceObject *)device, &options, &extras);
         }
         else if (status == GM_INVALID) {
             invalid_options(&options);
@@ -196,6 +164,7 @@ Pool_tp_traverse(PyObject *op, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(op));
     Py_VISIT((PyObject *)((PoolObject *)op)->device);
+    Py_VISIT((PyObject *)((PoolObject *)op)->fallback);
     return 0;
 }
 
@@ -218,6 +187,7 @@ Pool_tp_dealloc(PyObject *op)
     gm_pool_set_observer(self->pool, NULL, NULL);
     gm_pool_release(self->pool);
     Py_CLEAR(self->name);
+    Py_CLEAR(self->fallback);
     Py_CLEAR(self->device);
     PyErr_Restore(kind, value, traceback);
     type->tp_free(op);
@@ -266,6 +236,13 @@ static PyObject *
 Pool_get_name(PyObject *op, void *Py_UNUSED(closure))
 {
     return Py_NewRef(((PoolObject *)op)->name);
+}
+
+static PyObject *
+Pool_get_fallback(PyObject *op, void *Py_UNUSED(closure))
+{
+    PyObject *fallback = (PyObject *)((PoolObject *)op)->fallback;
+    return Py_NewRef(fallback != NULL ? fallback : Py_None);
 }
 
 static PyObject *
@@ -412,6 +389,8 @@ static PyGetSetDef Pool_getset[] = {
     {"name", Pool_get_name, NULL, "The name that reports show.", NULL},
     {"closed", Pool_get_closed, NULL,
      "Whether it was closed, or belongs to the parent process.", NULL},
+    {"fallback", Pool_get_fallback, NULL,
+     "The pool that serves buffers which this one cannot, or None.", NULL},
     {"limit", Pool_get_limit, Pool_set_limit, "Bytes reserved at most; None: no limit.",
      NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -468,7 +447,7 @@ static PyMethodDef Pool_methods[] = {
      "options($self, /)\n--\n\nThe options in force."},
     {"configure", WITH_KEYWORDS(Pool_configure), METH_VARARGS | METH_KEYWORDS,
      "configure($self, /, **options)\n--\n\n"
-     "Changes options by name: limit, headroom, cross_stream, gc_on_pressure, "
+     "Changes options by name: limit, headroom, cross_stream, yields, gc_on_pressure, "
      "oom_wait."},
     {"stats", Pool_stats, METH_NOARGS,
      "stats($self, /)\n--\n\n"
@@ -514,11 +493,15 @@ static PyMemberDef Pool_members[] = {
 
 static char Pool_doc[] =
     "Pool(device=None, *, limit=None, headroom=None, reserve=None, steal=0.05,\n"
-    "     cross_stream='done', gc_on_pressure=True, oom_wait=10.0, decay=None,\n"
-    "     max_split=None, paging=True, name=None)\n--\n\n"
+    "     cross_stream='done', yields=True, gc_on_pressure=True, oom_wait=10.0, "
+    "decay=None,\n"
+    "     max_split=None, paging=True, fallback=None, name=None)\n--\n\n"
     "The caching allocator of one device.\n\n"
     "Sizes are ints or text such as '1.5 GiB'; headroom as a float is a fraction of\n"
-    "the device. Closed by close(), as a context manager, or with its last buffer.";
+    "the device. Buffers that the pool has no memory for come from the pool "
+    "`fallback`,\n"
+    "if there is one: their pool and device say so.\n"
+    "Closed by close(), as a context manager, or with its last buffer.";
 
 static PyType_Slot Pool_slots[] = {
     {Py_tp_doc, Pool_doc},

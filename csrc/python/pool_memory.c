@@ -162,8 +162,8 @@ Pool_empty(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwna
         parse_name(arguments.name, &name) < 0) {
         return NULL;
     }
-    return (PyObject *)buffer_create(state, self, dtype, ndim, shape, stream, alignment,
-                                     pitch, name);
+    return (PyObject *)buffer_create_anywhere(state, self, dtype, ndim, shape, stream,
+                                              alignment, pitch, name);
 }
 
 /* ---- addresses ---------------------------------------------------------------------------- */

@@ -19,6 +19,17 @@ pool_is_over(const PoolObject *self);
 
 /* ---- pool_options.c ----------------------------------------------------------------- */
 
+/* What the keywords of Pool() say besides the options; borrowed, NULL: none. */
+typedef struct pool_extras {
+    PyObject *name;
+    PoolObject *fallback;
+} pool_extras;
+
+/* Reads the keywords of Pool(): 0, or -1 with an exception. */
+int
+pool_keywords_parse(core_state *state, gm_device *device, PyObject *kwargs,
+                    gm_pool_options *options, pool_extras *extras);
+
 /* Reads one option by name. 1: done, 0: there is no such option, -1: exception. */
 int
 pool_option_parse(core_state *state, gm_device *device, const char *name,

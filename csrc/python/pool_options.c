@@ -134,6 +134,13 @@ read_bool(PyObject *value, const char *name, bool *out)
 }
 
 static int
+read_yields(core_state *Py_UNUSED(state), gm_device *Py_UNUSED(device), PyObject *value,
+            gm_pool_options *out)
+{
+    return read_bool(value, "yields", &out->yields);
+}
+
+static int
 read_gc_on_pressure(core_state *Py_UNUSED(state), gm_device *Py_UNUSED(device),
                     PyObject *value, gm_pool_options *out)
 {
@@ -187,6 +194,7 @@ read_max_split(core_state *state, gm_device *Py_UNUSED(device), PyObject *value,
     X(reserve)             \
     X(steal)               \
     X(cross_stream)        \
+    X(yields)              \
     X(gc_on_pressure)      \
     X(oom_wait)            \
     X(decay)               \
@@ -217,10 +225,79 @@ pool_option_parse(core_state *state, gm_device *device, const char *name,
 void
 pool_option_unknown(PyObject *name)
 {
-    PyErr_Format(PyExc_TypeError,
-                 "unknown option %R; the options are limit, headroom, reserve, steal, "
-                 "cross_stream, gc_on_pressure, oom_wait, decay, max_split, paging",
-                 name);
+    PyErr_Format(
+        PyExc_TypeError,
+        "unknown option %R; the options are limit, headroom, reserve, steal, "
+        "cross_stream, yields, gc_on_pressure, oom_wait, decay, max_split, paging",
+        name);
+}
+
+/* ---- the constructor ---------------------------------------------------------------- */
+
+static int
+read_name(PyObject *value, pool_extras *out)
+{
+    if (value != Py_None && !PyUnicode_Check(value)) {
+        PyErr_Format(PyExc_TypeError, "name must be a str or None, not %.100s",
+                     Py_TYPE(value)->tp_name);
+        return -1;
+    }
+    out->name = value == Py_None ? NULL : value;
+    return 0;
+}
+
+static int
+read_fallback(core_state *state, PyObject *value, pool_extras *out)
+{
+    if (value == Py_None) {
+        return 0;
+    }
+    if (!Py_IS_TYPE(value, state->Pool_Type)) {
+        PyErr_Format(PyExc_TypeError, "fallback must be a Pool or None, not %.100s",
+                     Py_TYPE(value)->tp_name);
+        return -1;
+    }
+    out->fallback = (PoolObject *)value;
+    if (pool_is_over(out->fallback)) {
+        PyErr_Format(PyExc_ValueError, "fallback must be an open pool; %R is closed",
+                     out->fallback->name);
+        return -1;
+    }
+    return 0;
+}
+
+int
+pool_keywords_parse(core_state *state, gm_device *device, PyObject *kwargs,
+                    gm_pool_options *options, pool_extras *extras)
+{
+    Py_ssize_t position = 0;
+    PyObject *name, *value;
+    while (kwargs != NULL && PyDict_Next(kwargs, &position, &name, &value)) {
+        const char *text = PyUnicode_AsUTF8(name);
+        if (text == NULL) {
+            return -1;
+        }
+        if (PyUnicode_CompareWithASCIIString(name, "device") == 0) {
+            continue;
+        }
+        int found = 1;
+        if (PyUnicode_CompareWithASCIIString(name, "name") == 0) {
+            found = read_name(value, extras) < 0 ? -1 : 1;
+        }
+        else if (PyUnicode_CompareWithASCIIString(name, "fallback") == 0) {
+            found = read_fallback(state, value, extras) < 0 ? -1 : 1;
+        }
+        else {
+            found = pool_option_parse(state, device, text, value, options);
+        }
+        if (found == 0) {
+            pool_option_unknown(name);
+        }
+        if (found <= 0) {
+            return -1;
+        }
+    }
+    return 0;
 }
 
 /* ---- reading and changing ---------------------------------------------------------------- */
@@ -258,14 +335,15 @@ Pool_options(PyObject *op, PyObject *Py_UNUSED(ignored))
                                                [GM_CROSS_STREAM_NEVER] = "never"};
     gm_pool_options options;
     gm_pool_read_options(((PoolObject *)op)->pool, &options);
-    return Py_BuildValue("{s:N,s:n,s:n,s:N,s:s,s:N,s:N,s:N,s:N,s:N}", "limit",
+    return Py_BuildValue("{s:N,s:n,s:n,s:N,s:s,s:N,s:N,s:N,s:N,s:N,s:N}", "limit",
                          size_or_none(options.limit, SIZE_MAX), "headroom",
                          (Py_ssize_t)options.headroom, "reserve",
                          (Py_ssize_t)options.reserve, "steal", steal_value(&options),
-                         "cross_stream", cross_stream[options.cross_stream],
-                         "gc_on_pressure", PyBool_FromLong(options.gc_on_pressure),
-                         "oom_wait", seconds_or_none(options.oom_wait_ns, UINT64_MAX),
-                         "decay", seconds_or_none(options.decay_ns, 0), "max_split",
+                         "cross_stream", cross_stream[options.cross_stream], "yields",
+                         PyBool_FromLong(options.yields), "gc_on_pressure",
+                         PyBool_FromLong(options.gc_on_pressure), "oom_wait",
+                         seconds_or_none(options.oom_wait_ns, UINT64_MAX), "decay",
+                         seconds_or_none(options.decay_ns, 0), "max_split",
                          size_or_none(options.max_split, SIZE_MAX), "paging",
                          PyBool_FromLong(options.paging));
 }

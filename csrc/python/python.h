@@ -159,14 +159,17 @@ typedef struct PoolObject {
     gm_pool *pool;        /* owned; never NULL after __init__ */
     DeviceObject *device; /* strong */
     PyObject *name;       /* str, strong */
-    gm_list link;         /* in core_state.pools */
-    gm_list buffers;      /* live BufferObjects that own a block, oldest first */
-    Py_ssize_t exports;   /* how many of those are exported now */
-    bool stacks;          /* record a stack with each allocation */
-    bool traced;          /* an observer is set: callbacks exist */
-    bool iterating;       /* inside iteration() */
-    uint64_t iterations;  /* how many were begun */
-    uint64_t climbed_at;  /* core_state.climb_clock of its last climb; 0: none */
+    struct PoolObject
+        *fallback;       /* strong; serves buffers that this one cannot; NULL: none.
+                                    Made before it, so chains have an end */
+    gm_list link;        /* in core_state.pools */
+    gm_list buffers;     /* live BufferObjects that own a block, oldest first */
+    Py_ssize_t exports;  /* how many of those are exported now */
+    bool stacks;         /* record a stack with each allocation */
+    bool traced;         /* an observer is set: callbacks exist */
+    bool iterating;      /* inside iteration() */
+    uint64_t iterations; /* how many were begun */
+    uint64_t climbed_at; /* core_state.climb_clock of its last climb; 0: none */
     PyObject *weakrefs;
 } PoolObject;
 
@@ -301,6 +304,13 @@ gm_block *
 allocate_block(core_state *state, PoolObject *pool, size_t size, size_t alignment,
                gm_stream stream);
 
+/* The same, but where the pool is out of memory its fallback is asked before the error, and
+ * so on. *pool (borrowed) becomes the one that served. On another device the block is of
+ * the default stream. */
+gm_block *
+allocate_block_anywhere(core_state *state, PoolObject **pool, size_t size,
+                        size_t alignment, gm_stream stream);
+
 /* The same for a block without an object (Pool.malloc): it may be freed by address. */
 gm_block *
 allocate_raw_block(core_state *state, PoolObject *pool, size_t size, gm_stream stream);
@@ -317,6 +327,12 @@ BufferObject *
 buffer_create(core_state *state, PoolObject *pool, const dtype_info *dtype, int ndim,
               const Py_ssize_t *shape, gm_stream stream, size_t alignment, size_t pitch,
               PyObject *name);
+
+/* The same, but a pool's fallback may serve it (allocate_block_anywhere). */
+BufferObject *
+buffer_create_anywhere(core_state *state, PoolObject *pool, const dtype_info *dtype,
+                       int ndim, const Py_ssize_t *shape, gm_stream stream,
+                       size_t alignment, size_t pitch, PyObject *name);
 
 /* New reference. A view of `base` (its root is the owner) with its own shape. strides
  * NULL: C order. `offset` in bytes from base->ptr. */

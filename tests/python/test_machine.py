@@ -99,6 +99,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.device is self.device
         assert self.pool.name == "machine"
         assert self.pool.id > 0
+        assert self.pool.fallback is None
 
     def teardown(self):
         if not hasattr(self, "pool"):
