@@ -83,6 +83,12 @@ fake_learn_locked(const fake_op *op)
     fake_clock_join(&known, &op->clock);
 }
 
+void
+fake_learn_clock_locked(const fake_clock *clock)
+{
+    fake_clock_join(&known, clock);
+}
+
 bool
 fake_is_known_locked(size_t lane, uint64_t number)
 {

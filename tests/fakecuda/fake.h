@@ -79,6 +79,9 @@ typedef struct fake_device {
     uint64_t file_end;
     fake_stream *legacy;  /* the default stream */
     fake_stream *streams; /* all, those with unfinished work after destroy included */
+    struct fake_clock
+        *past; /* what stood on streams that are gone; owned, may be NULL */
+    struct fake_clock *past_blocking; /* on blocking ones */
     fake_pool *default_pool;
     fake_pool *current_pool;
 } fake_device;

@@ -24,15 +24,15 @@ typedef struct set {
 typedef struct use {
     int step;
     int name;
+    size_t begin, end; /* bytes of the buffer */
     bool writes;
 } use;
 
 typedef struct buffer {
     unsigned char *names[2]; /* addresses of the same memory; 1: NULL unless paged */
     CUmemGenericAllocationHandle page;
-    unsigned char holds; /* all bytes alike */
-    bool known;          /* it was written */
-    use uses[STEPS];
+    unsigned char holds[BUFFER_SIZE]; /* 0: nobody knows */
+    use uses[2 * STEPS];
     size_t use_count;
 } buffer;
 
@@ -44,6 +44,7 @@ typedef struct program {
     bool recorded[EVENTS];
     set before[STREAMS]; /* what comes before the next operation there */
     set legacy;          /* and before the last one on the legacy stream */
+    set past;            /* what stood on blocking streams that are gone */
     set marks[EVENTS];
     set finished;
     buffer buffers[BUFFERS];
@@ -82,6 +83,7 @@ touch_stream(program *p, size_t stream)
         for (size_t other = BLOCKING; other < LEGACY; other++) {
             join(&p->before[LEGACY], &p->before[other]);
         }
+        join(&p->before[LEGACY], &p->past);
         p->legacy = p->before[LEGACY];
     }
     else if (stream >= BLOCKING) {
@@ -92,29 +94,32 @@ touch_stream(program *p, size_t stream)
 /* Is there a use that disturbs this one and that nothing orders before it? Through two
  * names of a page any two uses disturb each other. */
 static bool
-is_disturbed(const program *p, const buffer *b, int name, size_t stream, bool writes)
+is_disturbed(const program *p, const buffer *b, size_t stream, const use *mine)
 {
     for (size_t i = 0; i < b->use_count; i++) {
-        int step = b->uses[i].step;
-        bool other = b->uses[i].name != name;
-        if ((other || writes || b->uses[i].writes) &&
-            !holds(&p->before[stream], step) && !holds(&p->finished, step)) {
+        const use *other = &b->uses[i];
+        bool same_bytes = other->begin < mine->end && mine->begin < other->end;
+        bool disturbs = other->name != mine->name ||
+                        (same_bytes && (other->writes || mine->writes));
+        if (disturbs && !holds(&p->before[stream], other->step) &&
+            !holds(&p->finished, other->step)) {
             return true;
         }
     }
     return false;
 }
 
-static void
-add_use(program *p, buffer *b, int name, bool writes)
+/* Some bytes of the buffer, by one of its names. */
+static use
+choose_use(program *p, const buffer *b, bool writes)
 {
-    b->uses[b->use_count++] = (use){p->step, name, writes};
-}
-
-static int
-choose_name(program *p, const buffer *b)
-{
-    return b->names[1] == NULL ? 0 : (int)random_number(p, 2);
+    use mine = {.step = p->step, .writes = writes};
+    mine.name = b->names[1] == NULL ? 0 : (int)random_number(p, 2);
+    mine.begin = random_number(p, 3) == 0 ? random_number(p, BUFFER_SIZE) : 0;
+    mine.end = random_number(p, 3) == 0
+                   ? mine.begin + 1 + random_number(p, BUFFER_SIZE - mine.begin)
+                   : BUFFER_SIZE;
+    return mine;
 }
 
 static void
@@ -147,15 +152,17 @@ static void
 fill(program *p, size_t stream, buffer *b)
 {
     unsigned char value = (unsigned char)(1 + random_number(p, 200));
-    int name = choose_name(p, b);
+    use mine = choose_use(p, b, true);
+    size_t size = mine.end - mine.begin;
     touch_stream(p, stream);
-    bool bad = is_disturbed(p, b, name, stream, true);
-    judge(p, cudaMemsetAsync(b->names[name], value, BUFFER_SIZE, p->streams[stream]),
+    bool bad = is_disturbed(p, b, stream, &mine);
+    judge(p,
+          cudaMemsetAsync(b->names[mine.name] + mine.begin, value, size,
+                          p->streams[stream]),
           bad);
     if (!bad) {
-        add_use(p, b, name, true);
-        b->holds = value;
-        b->known = true;
+        b->uses[b->use_count++] = mine;
+        memset(b->holds + mine.begin, value, size);
     }
     end_step(p, stream);
 }
@@ -163,19 +170,22 @@ fill(program *p, size_t stream, buffer *b)
 static void
 copy(program *p, size_t stream, buffer *to, buffer *from)
 {
-    int name = choose_name(p, to), source = choose_name(p, from);
+    use mine = choose_use(p, to, true), source = choose_use(p, from, false);
+    source.begin = mine.begin;
+    source.end = mine.end;
+    size_t size = mine.end - mine.begin;
     touch_stream(p, stream);
-    bool bad = is_disturbed(p, to, name, stream, true) ||
-               is_disturbed(p, from, source, stream, false);
+    bool bad =
+        is_disturbed(p, to, stream, &mine) || is_disturbed(p, from, stream, &source);
     judge(p,
-          cudaMemcpyAsync(to->names[name], from->names[source], BUFFER_SIZE,
+          cudaMemcpyAsync(to->names[mine.name] + mine.begin,
+                          from->names[source.name] + mine.begin, size,
                           cudaMemcpyDeviceToDevice, p->streams[stream]),
           bad);
     if (!bad) {
-        add_use(p, to, name, true);
-        add_use(p, from, source, false);
-        to->holds = from->holds;
-        to->known = from->known;
+        to->uses[to->use_count++] = mine;
+        from->uses[from->use_count++] = source;
+        memmove(to->holds + mine.begin, from->holds + mine.begin, size);
     }
     end_step(p, stream);
 }
@@ -249,7 +259,7 @@ map_page(const buffer *b, int name)
 static void
 map_again(program *p, buffer *b)
 {
-    int name = choose_name(p, b);
+    int name = (int)random_number(p, 2);
     bool bad = !is_idle(p, b, name);
     judge(p, (int)cuMemUnmap((CUdeviceptr)(uintptr_t)b->names[name], PAGE), bad);
     if (!bad) {
@@ -270,6 +280,27 @@ replace(program *p, buffer *b)
     if (!bad) {
         *b = (buffer){.names = {make_memory(BUFFER_SIZE)}};
     }
+}
+
+/* The stream's handle goes to a new one at once. Half the time its work has run before
+ * that, and the host has not learned of it. */
+static void
+make_anew(program *p, size_t stream)
+{
+    if (stream == LEGACY || random_number(p, 10) != 0) {
+        return;
+    }
+    if (random_number(p, 2) == 0) {
+        OK(fakecuda_stall(p->streams[stream]));
+        OK(fakecuda_release(p->streams[stream], -1));
+    }
+    unsigned flags = stream < BLOCKING ? cudaStreamNonBlocking : cudaStreamDefault;
+    OK(cudaStreamDestroy(p->streams[stream]));
+    OK(cudaStreamCreateWithFlags(&p->streams[stream], flags));
+    if (stream >= BLOCKING) {
+        join(&p->past, &p->before[stream]);
+    }
+    p->before[stream] = (set){0};
 }
 
 /* ---- programs ------------------------------------------------------------------------------------- */
@@ -319,7 +350,7 @@ take_a_step(program *p)
     size_t stream = random_number(p, STREAMS), event = random_number(p, EVENTS);
     buffer *one = &p->buffers[random_number(p, BUFFERS)];
     buffer *other = &p->buffers[random_number(p, BUFFERS)];
-    switch (random_number(p, 16)) {
+    switch (random_number(p, 17)) {
         case 0:
         case 1:
             fill(p, stream, one);
@@ -344,6 +375,9 @@ take_a_step(program *p)
         case 13:
             learn(p, stream, event);
             break;
+        case 14:
+            make_anew(p, stream);
+            break;
         default:
             replace(p, one);
     }
@@ -355,9 +389,8 @@ finish(program *p)
     OK(cudaDeviceSynchronize());
     for (size_t i = 0; i < BUFFERS; i++) {
         const buffer *b = &p->buffers[i];
-        if (b->known) {
-            CHECK_EQ(byte_at(b->names[0]), b->holds);
-            CHECK_EQ(byte_at(b->names[0] + BUFFER_SIZE - 1), b->holds);
+        for (size_t k = 0; k < BUFFER_SIZE; k++) {
+            CHECK(b->holds[k] == 0 || byte_at(b->names[0] + k) == b->holds[k]);
         }
         if (i < PAGED) {
             OK(cudaFree(b->names[0]));

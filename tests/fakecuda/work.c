@@ -148,9 +148,49 @@ fake_stream_of_locked(cudaStream_t handle, int *error)
     return stream;
 }
 
+static bool
+is_blocking(const fake_stream *stream)
+{
+    return !stream->legacy && (stream->flags & cudaStreamNonBlocking) == 0;
+}
+
+static void
+join_past(fake_clock **past, const fake_clock *clock)
+{
+    if (*past == NULL) {
+        *past = fake_allocate(sizeof(**past));
+    }
+    fake_clock_join(*past, clock);
+}
+
+/* Who waits for the device waits for what was queued there, too, and the legacy stream
+ * still comes after it. */
+static void
+keep_past_locked(const fake_stream *stream)
+{
+    fake_device *device = &fake_devices[stream->device];
+    if (stream->last != NULL) {
+        join_past(&device->past, &stream->last->clock);
+        if (is_blocking(stream)) {
+            join_past(&device->past_blocking, &stream->last->clock);
+        }
+    }
+}
+
+static void
+drop_past(fake_clock **past)
+{
+    if (*past != NULL) {
+        fake_clock_free(*past);
+        free(*past);
+        *past = NULL;
+    }
+}
+
 static void
 free_stream_locked(fake_stream *stream)
 {
+    keep_past_locked(stream);
     fake_stream **link = &fake_devices[stream->device].streams;
     while (*link != stream) {
         link = &(*link)->next;
@@ -172,12 +212,6 @@ fake_stream_drop_locked(fake_stream *stream)
     }
 }
 
-static bool
-is_blocking(const fake_stream *stream)
-{
-    return !stream->legacy && (stream->flags & cudaStreamNonBlocking) == 0;
-}
-
 /* ---- queueing ----------------------------------------------------------------------- */
 
 /* The legacy default stream and the blocking streams of its device wait for each
@@ -191,6 +225,9 @@ depend_on_default_locked(fake_op *op, const fake_stream *stream)
             if (is_blocking(other)) {
                 depend_on_locked(op, other->last);
             }
+        }
+        if (device->past_blocking != NULL) {
+            fake_clock_join(&op->clock, device->past_blocking);
         }
     }
     else if (is_blocking(stream) && device->legacy != NULL) {
@@ -410,6 +447,9 @@ fake_finish_device_locked(int device)
             fake_learn_locked(stream->last);
         }
     }
+    if (fake_devices[device].past != NULL) {
+        fake_learn_clock_locked(fake_devices[device].past);
+    }
     return fake_devices[device].lost;
 }
 
@@ -488,6 +528,8 @@ fake_work_reset_locked(void)
             }
             free_stream_locked(stream);
         }
+        drop_past(&fake_devices[i].past);
+        drop_past(&fake_devices[i].past_blocking);
     }
     fake_clocks_reset_locked();
     age++;

@@ -139,6 +139,8 @@ fake_lane_number_locked(fake_op *op);
 /* The host learned that the operation, and all before it, is finished. */
 void
 fake_learn_locked(const fake_op *op);
+void
+fake_learn_clock_locked(const fake_clock *clock);
 
 bool
 fake_is_known_locked(size_t lane, uint64_t number);
