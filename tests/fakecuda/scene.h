@@ -25,8 +25,9 @@ static inline void
 begin(const char *settings)
 {
     static const char *const names[] = {
-        "DEVICES", "CAPACITY", "LAG",   "PEERS",  "DRIVER_VERSION", "VMM",
-        "DEPTH",   "RACES",    "LEAKS", "STRICT", "UNMAP_SYNCS",    "HOST_ACCESS",
+        "DEVICES",     "CAPACITY",    "LAG",         "PEERS", "DRIVER_VERSION",
+        "VMM",         "DEPTH",       "RACES",       "LEAKS", "STRICT",
+        "UNMAP_SYNCS", "HOST_ACCESS", "GRANULARITY",
     };
     char name[64], text[256];
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {

@@ -490,6 +490,26 @@ test_leaks_are_named(void)
     CHECK_EQ(fakecuda_check_leaks(text, sizeof(text)), 0);
 }
 
+static void
+test_settings_are_checked(void)
+{
+    static const char *const wrong[] = {"DEVICES=17",     "LAG=-2",
+                                        "CAPACITY=much",  "STRICT=very",
+                                        "GRANULARITY=3M", "PEERS=yes"};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            (void)!freopen("/dev/null", "w", stderr);
+            begin(wrong[i]);
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+        CHECK_EQ_SIGNED(WEXITSTATUS(status), 2);
+    }
+}
+
 /* A child that is strict ends with a status of its own. */
 static void
 test_strict_processes_end_with_a_status(void)
@@ -562,6 +582,7 @@ static const gm_test tests[] = {
     {"host_functions_may_not_call_cuda", test_host_functions_may_not_call_cuda},
     {"a_stalled_stream_holds_its_waiters", test_a_stalled_stream_holds_its_waiters},
     {"leaks_are_named", test_leaks_are_named},
+    {"settings_are_checked", test_settings_are_checked},
     {"strict_processes_end_with_a_status", test_strict_processes_end_with_a_status},
 };
 

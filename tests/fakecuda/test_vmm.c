@@ -362,6 +362,38 @@ test_a_page_that_moves_needs_an_edge(void)
     }
 }
 
+/* A child touches the address; does it live? */
+static bool
+can_touch(CUdeviceptr address)
+{
+    int status;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        *(volatile unsigned char *)(uintptr_t)address = 1;
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void
+test_the_host_touches_what_it_may(void)
+{
+    begin("HOST_ACCESS=1");
+    OK(cudaFree(0));
+    CUdeviceptr range = make_range(2);
+    OK(cuMemMap(range, PAGE, 0, make_page(0), 0));
+    CHECK(!can_touch(range)); /* nobody was granted it yet */
+    OK(grant(range, PAGE, 0));
+    CHECK(can_touch(range));
+    CHECK_EQ(byte_at((void *)(uintptr_t)range), 1); /* one memory for both */
+    CHECK(!can_touch(range + PAGE));
+    OK(cuMemUnmap(range, PAGE));
+    CHECK(!can_touch(range));
+    expect_clean();
+}
+
 static void
 test_address_space_can_run_out(void)
 {
@@ -525,6 +557,7 @@ static const gm_test tests[] = {
     {"unmapping_under_unfinished_work_is_punished",
      test_unmapping_under_unfinished_work_is_punished},
     {"a_page_that_moves_needs_an_edge", test_a_page_that_moves_needs_an_edge},
+    {"the_host_touches_what_it_may", test_the_host_touches_what_it_may},
     {"address_space_can_run_out", test_address_space_can_run_out},
     {"the_driver_copies_and_fills", test_the_driver_copies_and_fills},
     {"suffixes_mean_the_own_stream", test_suffixes_mean_the_own_stream},

@@ -212,6 +212,9 @@ use_of(const fake_op *op, const fake_mapping *mapping, size_t begin, size_t size
 int
 fake_note_uses_locked(const fake_op *op)
 {
+    if (!fake_check_spans_locked(&op->task)) {
+        return (int)cudaErrorInvalidValue;
+    }
     for (int commit = 0; commit < 2; commit++) {
         for (size_t i = 0; i < op->task.span_count; i++) {
             const fake_span *span = &op->task.spans[i];

@@ -248,7 +248,13 @@ enqueue_locked(fake_stream *stream, fake_op *op)
     stream->queued++;
     fake_op_release_locked(stream->last);
     stream->last = fake_op_retain(op);
-    while (stream->queued > fake_setting.depth && fake_run_locked(stream->first)) {
+}
+
+/* Before the operation is made: what runs here may give up the lock. */
+static void
+make_room_locked(fake_stream *stream)
+{
+    while (stream->queued >= fake_setting.depth && fake_run_locked(stream->first)) {
     }
 }
 
@@ -266,6 +272,7 @@ fake_submit_locked(fake_stream *stream, fake_task *task, fake_op *after, fake_op
         fake_task_clear(task);
         return error;
     }
+    make_room_locked(stream);
     fake_op *op = fake_allocate(sizeof(*op));
     op->task = *task;
     op->references = 1;
