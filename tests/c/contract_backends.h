@@ -97,4 +97,11 @@ over_backends(void (*check)(gm_device *device, const backend *kind))
     }
 }
 
+/* One test for each promise. */
+#define CONTRACT_TEST(name)          \
+    static void test_##name(void)    \
+    {                                \
+        over_backends(check_##name); \
+    }
+
 #endif
