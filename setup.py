@@ -16,8 +16,8 @@ GPUMEM_COVERAGE=1
     Line counters for gcov.
 GPUMEM_CUDA_INCLUDE=FOLDER
     NVIDIA's headers of CUDA 13. Unnamed they are those of the wheels
-    ``nvidia-cuda-runtime`` and ``nvidia-cuda-crt``, which pip brings for the build, then
-    those of a toolkit.
+    ``nvidia-cuda-runtime`` and ``nvidia-cuda-crt``, which pip brings for the build,
+    then those of a toolkit.
 GPUMEM_CUDA=0
     Without the CUDA backend; a request for a CUDA device says so.
 """
@@ -72,7 +72,9 @@ def cuda_headers() -> str | None:
     named = os.environ.get("GPUMEM_CUDA_INCLUDE", "")
     folders = [named] if named else []
     if not named:
-        folders += [os.path.join(path, "nvidia", "cu13", "include") for path in sys.path]
+        folders += [
+            os.path.join(path, "nvidia", "cu13", "include") for path in sys.path
+        ]
         nvcc = shutil.which("nvcc")
         if nvcc is not None:
             folders.append(str(Path(nvcc).resolve().parents[1] / "include"))

@@ -75,6 +75,11 @@ typedef struct gm_cuda_place {
 gm_cuda_state
 gm_cuda_load(const gm_cuda_place *places, size_t count, gm_cuda_report *out);
 
+/* The same, and the search ends with GPUMEM_CUDART and what is loaded already: whoever
+ * would have to look for places learns first whether any are needed. */
+gm_cuda_state
+gm_cuda_load_present(gm_cuda_report *out);
+
 typedef struct gm_cuda_options {
     int index;           /* cuda:<index>; from 0 to gm_cuda_report.devices - 1 */
     size_t page_size;    /* a power of two, a multiple of the granularity; 0: that */

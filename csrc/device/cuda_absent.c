@@ -22,6 +22,12 @@ gm_cuda_load(const gm_cuda_place *places, size_t count, gm_cuda_report *out)
     return GM_CUDA_ABSENT;
 }
 
+gm_cuda_state
+gm_cuda_load_present(gm_cuda_report *out)
+{
+    return gm_cuda_load(NULL, 0, out);
+}
+
 gm_status
 gm_cuda_create(const gm_cuda_options *options, gm_device **out)
 {

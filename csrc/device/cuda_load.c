@@ -327,8 +327,9 @@ try_named(const char *path, gm_cuda_report *report)
              why == NULL ? path : why);
 }
 
-static void
-search(const gm_cuda_place *places, size_t count, gm_cuda_report *report)
+/* True: the search is over. */
+static bool
+search_present(gm_cuda_report *report)
 {
     const char *named = getenv(VARIABLE);
     conclude(report, GM_CUDA_NO_LIBRARY,
@@ -337,9 +338,15 @@ search(const gm_cuda_place *places, size_t count, gm_cuda_report *report)
              " to its path");
     if (named != NULL && named[0] != '\0') {
         try_named(named, report);
-        return;
+        return true;
     }
-    if (try_loaded(report)) {
+    return try_loaded(report);
+}
+
+static void
+search(const gm_cuda_place *places, size_t count, gm_cuda_report *report)
+{
+    if (search_present(report)) {
         return;
     }
     for (size_t i = 0; i < count; i++) {
@@ -354,8 +361,8 @@ search(const gm_cuda_place *places, size_t count, gm_cuda_report *report)
     }
 }
 
-gm_cuda_state
-gm_cuda_load(const gm_cuda_place *places, size_t count, gm_cuda_report *out)
+static gm_cuda_state
+load(bool present_only, const gm_cuda_place *places, size_t count, gm_cuda_report *out)
 {
     gm_process_init();
     gm_mutex_lock(&cuda.lock);
@@ -363,7 +370,12 @@ gm_cuda_load(const gm_cuda_place *places, size_t count, gm_cuda_report *out)
     bool settled = atomic_load(&cuda.ready) || report->state == GM_CUDA_FORKED;
     if (!settled) {
         memset(report, 0, sizeof(*report));
-        search(places, count, report);
+        if (present_only) {
+            (void)search_present(report);
+        }
+        else {
+            search(places, count, report);
+        }
         if (report->state == GM_CUDA_READY) {
             atomic_store_explicit(&cuda.ready, true, memory_order_release);
         }
@@ -374,4 +386,16 @@ gm_cuda_load(const gm_cuda_place *places, size_t count, gm_cuda_report *out)
     }
     gm_mutex_unlock(&cuda.lock);
     return state;
+}
+
+gm_cuda_state
+gm_cuda_load(const gm_cuda_place *places, size_t count, gm_cuda_report *out)
+{
+    return load(false, places, count, out);
+}
+
+gm_cuda_state
+gm_cuda_load_present(gm_cuda_report *out)
+{
+    return load(true, NULL, 0, out);
 }

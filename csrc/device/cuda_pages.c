@@ -48,7 +48,7 @@ find_obstacle(cuda_device *self)
     const gm_cuda_calls *cuda = self->cuda;
     int supported = 0;
     if (self->options.no_paging) {
-        return "the option cuda_paging is off";
+        return "it was opened without paging";
     }
     if (!cuda->has_paging) {
         return "the driver has no calls for virtual memory";
