@@ -98,32 +98,65 @@ probe_begin(probe *self)
                                                           cudaStreamNonBlocking));
 }
 
-/* Takes everything apart; false when that fails. */
+static CUresult
+unmap_slot(probe *self, unsigned slot)
+{
+    return self->cuda->cuMemUnmap(self->range + slot * self->size, self->size);
+}
+
+static CUresult
+release_page(probe *self, unsigned unused)
+{
+    (void)unused;
+    return self->cuda->cuMemRelease(self->page);
+}
+
+static CUresult
+free_range(probe *self, unsigned unused)
+{
+    (void)unused;
+    size_t range = (size_t)gm_align_up_unchecked(2 * self->size, GM_RANGE_ALIGNMENT);
+    return self->cuda->cuMemAddressFree(self->range, range);
+}
+
+/* A step of the way back. What fails is tried once more, so that nothing is left of a
+ * probe that will not be repeated; it has failed all the same. */
+static bool
+undo(probe *self, const char *name, CUresult (*step)(probe *self, unsigned slot),
+     unsigned slot, bool *passed)
+{
+    if (step(self, slot) == CUDA_SUCCESS) {
+        return true;
+    }
+    self->step = name;
+    *passed = false;
+    return step(self, slot) == CUDA_SUCCESS;
+}
+
+/* Takes everything apart; false when something of it failed. What the device may still
+ * be working on stays where it is. */
 static bool
 probe_end(probe *self)
 {
     const gm_cuda_calls *cuda = self->cuda;
     bool passed = true;
-    for (unsigned slot = 0; slot < 2; slot++) {
-        if ((self->mapped >> slot & 1) != 0) {
-            passed =
-                STEP(self, "cuMemUnmap",
-                     cuda->cuMemUnmap(self->range + slot * self->size, self->size)) &&
-                passed;
+    bool idle = self->stream == NULL ||
+                cuda->cudaStreamSynchronize(self->stream) == cudaSuccess ||
+                cuda->cudaDeviceSynchronize() == cudaSuccess;
+    for (unsigned slot = 0; slot < 2 && idle; slot++) {
+        if ((self->mapped >> slot & 1) != 0 &&
+            undo(self, "cuMemUnmap", unmap_slot, slot, &passed)) {
+            self->mapped &= ~(1u << slot);
         }
     }
-    if (self->stream != NULL) {
+    if (self->stream != NULL && cuda->cudaStreamDestroy(self->stream) != cudaSuccess) {
         (void)cuda->cudaStreamDestroy(self->stream);
     }
     if (self->has_page) {
-        passed = STEP(self, "cuMemRelease", cuda->cuMemRelease(self->page)) && passed;
+        (void)undo(self, "cuMemRelease", release_page, 0, &passed);
     }
-    if (self->range != 0) {
-        size_t range =
-            (size_t)gm_align_up_unchecked(2 * self->size, GM_RANGE_ALIGNMENT);
-        passed = STEP(self, "cuMemAddressFree",
-                      cuda->cuMemAddressFree(self->range, range)) &&
-                 passed;
+    if (self->range != 0 && self->mapped == 0) {
+        (void)undo(self, "cuMemAddressFree", free_range, 0, &passed);
     }
     return passed;
 }
