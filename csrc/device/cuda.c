@@ -124,6 +124,7 @@ cuda_close(gm_device *device) GM_NO_THREAD_ANALYSIS
     uint32_t phase = atomic_load(&self->phase);
     if (phase == CUDA_PREPARED &&
         gm_cuda_switch(self, self->context, &call) == cudaSuccess) {
+        (void)gm_cuda_probe_end(self);
         gm_cuda_pages_destroy(self);
         gm_cuda_memory_destroy(self);
         gm_cuda_streams_destroy(self);

@@ -49,6 +49,17 @@ typedef struct cuda_event {
     _Atomic bool recorded; /* since it was handed out; before, it is done */
 } cuda_event;
 
+/* What the probe has made and not yet taken apart. */
+typedef struct cuda_probe {
+    size_t size;       /* bytes of the page */
+    CUdeviceptr range; /* two slots; 0: not reserved */
+    CUmemGenericAllocationHandle page;
+    bool has_page;
+    unsigned mapped; /* bit n: slot n */
+    cudaStream_t stream;
+    const char *step; /* the last one that was tried */
+} cuda_probe;
+
 typedef struct cuda_device {
     gm_device head;
     gm_device_ops ops; /* page slots are NULL without paging */
@@ -62,6 +73,7 @@ typedef struct cuda_device {
     _Atomic uint32_t phase;   /* a cuda_phase; moves forward only */
     CUcontext context;        /* constant from CUDA_PREPARED on */
     cudaStream_t pool_stream; /* of cudaMallocAsync; constant as above; 0: unused */
+    cuda_probe probe GM_GUARDED_BY(setup_lock); /* what is left of it; mostly nothing */
     char no_paging[192] GM_GUARDED_BY(setup_lock);
     char no_aliasing[192] GM_GUARDED_BY(setup_lock);
     char lost[192] GM_GUARDED_BY(setup_lock);
@@ -152,6 +164,11 @@ gm_cuda_prepare(gm_device *self);
  * in no_paging. Why no page can be mapped twice is in no_aliasing. */
 bool
 gm_cuda_probe_locked(cuda_device *self) GM_REQUIRES(self->setup_lock);
+
+/* Takes apart what a probe had to leave. Pre: the context is current. False: something
+ * failed. */
+bool
+gm_cuda_probe_end(cuda_device *self);
 
 /* ---- cuda_pages.c ---------------------------------------------------------------- */
 

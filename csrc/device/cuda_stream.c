@@ -371,26 +371,55 @@ gm_cuda_stream_wait(gm_device *device, gm_stream stream, gm_event handle)
     return gm_cuda_leave(self, &call, error, "cudaStreamWaitEvent");
 }
 
+/* A spare event, or a new one, for the length of one call. */
+static cudaError_t
+borrow_event(cuda_device *self, cudaEvent_t *out)
+{
+    *out = NULL;
+    gm_mutex_lock(&self->stream_lock);
+    if (self->spare_count != 0) {
+        *out = self->spares[--self->spare_count];
+    }
+    gm_mutex_unlock(&self->stream_lock);
+    return *out != NULL
+               ? cudaSuccess
+               : self->cuda->cudaEventCreateWithFlags(out, cudaEventDisableTiming);
+}
+
+/* Without memory for one more spare the event is destroyed. */
+static void
+bring_back_event(cuda_device *self, cudaEvent_t event)
+{
+    gm_mutex_lock(&self->stream_lock);
+    bool kept = secure_spare_locked(self) == GM_OK;
+    if (kept) {
+        self->spares[self->spare_count++] = event;
+    }
+    gm_mutex_unlock(&self->stream_lock);
+    if (!kept) {
+        (void)self->cuda->cudaEventDestroy(event);
+    }
+}
+
 /* The default stream waits for every thread's own stream, of threads that have ended,
  * too: an event on it marks all their work. */
 gm_status
 gm_cuda_threads_synchronize(gm_device *device, uint64_t timeout_ns)
 {
     cuda_device *self = cuda_of(device);
-    const gm_cuda_calls *cuda = self->cuda;
     cuda_call call;
     cudaEvent_t event;
     GM_TRY(gm_cuda_enter(self, GM_CALL_THREADS_SYNCHRONIZE, &call));
     const char *name = "cudaEventCreateWithFlags";
-    cudaError_t error = cuda->cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    cudaError_t error = borrow_event(self, &event);
     if (error == cudaSuccess) {
         name = "cudaEventRecord";
-        error = cuda->cudaEventRecord(event, cudaStreamLegacy);
+        error = self->cuda->cudaEventRecord(event, cudaStreamLegacy);
         if (error == cudaSuccess) {
             name = "cudaEventQuery";
             error = wait_for_event(self, event, timeout_ns);
         }
-        (void)cuda->cudaEventDestroy(event);
+        bring_back_event(self, event);
     }
     return gm_cuda_leave(self, &call, error, name);
 }
