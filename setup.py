@@ -14,6 +14,12 @@ GPUMEM_SANITIZE=address
     Any list that ``-fsanitize=`` takes.
 GPUMEM_COVERAGE=1
     Line counters for gcov.
+GPUMEM_CUDA_INCLUDE=FOLDER
+    NVIDIA's headers of CUDA 13. Unnamed they are those of the wheels
+    ``nvidia-cuda-runtime`` and ``nvidia-cuda-crt``, which pip brings for the build,
+    then those of a toolkit.
+GPUMEM_CUDA=0
+    Without the CUDA backend; a request for a CUDA device says so.
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ import hashlib
 import os
 import platform
 import shlex
+import shutil
 import struct
 import subprocess
 import sys
@@ -34,6 +41,8 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError, LinkError
 
 SOURCES = sorted(str(path) for path in Path("csrc").rglob("*.c"))
+CUDA_ABSENT = str(Path("csrc", "device", "cuda_absent.c"))
+CUDA_ALWAYS = str(Path("csrc", "device", "cuda_states.c"))
 HEADERS = sorted(str(path) for path in Path("csrc").rglob("*.h"))
 
 WARNINGS = [
@@ -56,6 +65,41 @@ def is_set(name: str) -> bool:
     return os.environ.get(name, "") not in ("", "0")
 
 
+def cuda_headers() -> str | None:
+    """Return the folder of NVIDIA's headers; None: built without CUDA, as was asked."""
+    if os.environ.get("GPUMEM_CUDA") == "0":
+        return None
+    named = os.environ.get("GPUMEM_CUDA_INCLUDE", "")
+    folders = [named] if named else []
+    if not named:
+        folders += [
+            os.path.join(path, "nvidia", "cu13", "include") for path in sys.path
+        ]
+        nvcc = shutil.which("nvcc")
+        if nvcc is not None:
+            folders.append(str(Path(nvcc).resolve().parents[1] / "include"))
+        folders.append("/usr/local/cuda/include")
+    for folder in folders:
+        needed = ("cuda.h", "cuda_runtime_api.h", "crt/host_defines.h")
+        if all(os.path.isfile(os.path.join(folder, name)) for name in needed):
+            return folder
+    raise SystemExit(
+        "gpumem needs NVIDIA's headers of CUDA 13 to build: install the wheels "
+        "nvidia-cuda-runtime and nvidia-cuda-crt (pip does in an isolated build), set "
+        "GPUMEM_CUDA_INCLUDE to the folder that has cuda_runtime_api.h, or build "
+        f"without CUDA by GPUMEM_CUDA=0. Looked in: {', '.join(folders)}"
+    )
+
+
+def chosen_sources(headers: str | None) -> list[str]:
+    """Return the sources of a build with the CUDA backend, or of one without."""
+    if headers is not None:
+        return [source for source in SOURCES if source != CUDA_ABSENT]
+    prefix = str(Path("csrc", "device", "cuda"))
+    kept = (CUDA_ABSENT, CUDA_ALWAYS)
+    return [s for s in SOURCES if not s.startswith(prefix) or s in kept]
+
+
 def check_platform() -> None:
     """End the build with one clear line where gpumem cannot work."""
     machine = platform.machine()
@@ -76,10 +120,12 @@ class BuildCore(build_ext):
     def build_extension(self, ext: Extension) -> None:
         """Build the one extension module of the distribution."""
         check_platform()
+        headers = cuda_headers()
         compiler = shlex.split(
             os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
         )
         common = self.common_flags(ext)
+        common += ["-isystem", headers] if headers is not None else []
         group = hashlib.sha256(" ".join([*compiler, *common]).encode()).hexdigest()
         folder = Path(self.build_temp) / group[:12]
         newest = max(os.path.getmtime(path) for path in [*HEADERS, "setup.py"])
@@ -98,11 +144,11 @@ class BuildCore(build_ext):
             return str(target)
 
         with ThreadPoolExecutor(self.parallel or os.cpu_count() or 1) as workers:
-            objects = list(workers.map(compile_one, ext.sources))
+            objects = list(workers.map(compile_one, chosen_sources(headers)))
         result = Path(self.get_ext_fullpath(ext.name))
         result.parent.mkdir(parents=True, exist_ok=True)
         command = [*compiler, "-shared", "-pthread", *self.sanitizer_flags()]
-        command += [*objects, "-o", str(result), "-lm", "-lrt"]
+        command += [*objects, "-o", str(result), "-lm", "-lrt", "-ldl"]
         command += shlex.split(os.environ.get("LDFLAGS", ""))
         if subprocess.run(command, check=False).returncode != 0:
             raise LinkError(f"could not link {result}")

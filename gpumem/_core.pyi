@@ -38,7 +38,8 @@ class GpumemWarning(UserWarning): ...
 
 @final
 class Device:
-    """A device. Made by open_host, open_sim; compared by identity of the device."""
+    """A device. Made by open_host, open_sim and open_cuda; compared by identity of the
+    device."""
 
     @property
     def name(self) -> str: ...  # "host:0"
@@ -61,6 +62,11 @@ class Device:
     # calls by kind ("page_create", ...), memory_now, memory_peak, pinned_now,
     # mapped_now, address_now
     def synchronize(self) -> None: ...  # all streams that gpumem knows of; no GIL
+    # For CUDA devices; ValueError on any other.
+    def enable_peer(self, peer: Device, /) -> None: ...
+    def describe(self) -> dict[str, Any]: ...
+    # model, bus_id, compute_capability, integrated, prepared, granularity, peers,
+    # no_paging, no_aliasing, lost
     # For tests; ValueError on a device that cannot.
     def occupy(self, nbytes: int, /) -> None: ...
     def set_reported_free(self, nbytes: int | None, /) -> None: ...
@@ -109,6 +115,15 @@ def open_sim(
     lag: int = 0,
     checked: bool = False,
 ) -> Device: ...
+def find_cuda(places: tuple[tuple[str, str], ...] | None, /) -> dict[str, Any]: ...
+def open_cuda(
+    index: int,
+    *,
+    page_size: int = 0,
+    paging: bool = True,
+    aliasing: bool = False,
+    segments: str = "malloc",
+) -> Device: ...
 
 @final
 class Stream:
@@ -129,6 +144,7 @@ class Stream:
     @property
     def waiting(self) -> int: ...
     def close(self) -> None: ...  # also tells every pool (stream_retired)
+    def __cuda_stream__(self) -> tuple[int, int]: ...  # CUDA streams
     def __enter__(self) -> Stream: ...
     def __exit__(
         self,

@@ -281,6 +281,20 @@ OPTIONS: Final[Mapping[str, Option]] = {
             "how many host devices there are without opening more by name",
         ),
         _option(
+            "cuda_page_size", None, _some(parse_size), _word, "device",
+            "bytes of a page of CUDA devices, a multiple of the driver's granularity; "
+            "none: that", optional=True,
+        ),
+        _option(
+            "cuda_aliasing", False, _flag, _word_flag, "device",
+            "map a page of CUDA devices at two addresses at once while it moves",
+        ),
+        _option(
+            "cuda_segments", "malloc", _one_of("malloc", "async"), _word, "device",
+            "where whole segments of CUDA devices come from: cudaMalloc, or the "
+            "driver's pool (cudaMallocAsync)",
+        ),
+        _option(
             "c_device", "cuda", _one_of("cuda", "host"), _word, "live",
             "which devices the exported C functions act on",
         ),
@@ -390,8 +404,9 @@ def configure(**options: Any) -> None:
         Any of the rows of ``gpumem.config.OPTIONS``: ``limit``, ``memory_fraction``,
         ``headroom``, ``reserve``, ``allow_growth``, ``steal``, ``cross_stream``,
         ``yields``, ``gc_on_pressure``, ``oom_wait``, ``decay``, ``max_split``,
-        ``paging``, ``host_capacity``, ``host_devices``, ``c_device``,
-        ``snapshot_on_oom``, ``snapshot_on_oom_limit``, ``leak_report``.
+        ``paging``, ``host_capacity``, ``host_devices``, ``cuda_page_size``,
+        ``cuda_aliasing``, ``cuda_segments``, ``c_device``, ``snapshot_on_oom``,
+        ``snapshot_on_oom_limit``, ``leak_report``.
 
     Raises
     ------
@@ -498,6 +513,7 @@ class ConfigReport:
 
 def _shown_value(name: str, value: Any) -> str:
     sizes = {"limit", "headroom", "reserve", "max_split", "host_capacity"}
+    sizes.add("cuda_page_size")
     if name in sizes and isinstance(value, int):
         return format_size(value)
     return "none" if value is None else str(value)

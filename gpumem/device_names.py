@@ -1,9 +1,11 @@
 """Devices by name: which there are, which one a name means, which one is current.
 
-Host devices ``host:0``, ``host:1``, ... exist as many as the option ``host_devices``
-says, and beyond that when they were opened by :func:`device`. A device is opened when
-it is first used; asking for statistics opens none. The current device belongs to the
-thread, as in PyTorch, and is ``host:0`` until :func:`set_device`.
+CUDA devices ``cuda:0``, ``cuda:1``, ... are those that the driver shows. Host devices
+``host:0``, ``host:1``, ... exist as many as the option ``host_devices`` says, and
+beyond that when they were opened by :func:`device`. A device is opened when it is first
+used; asking for statistics opens none. The current device belongs to the thread, as in
+PyTorch; until :func:`set_device` it is ``cuda:0`` where there is one, else ``host:0``.
+An index is one among the CUDA devices where there are any, else among the host devices.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 import threading
 from typing import Final
 
-from . import _core, config
+from . import _core, config, cuda_runtime
 from ._core import Device, GpumemError
 from .sizes import format_size, parse_size
 
@@ -28,7 +30,6 @@ __all__ = [
 
 _GRAIN: Final = 2 << 20
 _LEAST: Final = 64 << 20
-_NO_CUDA: Final = "this build of gpumem has no CUDA backend"
 
 _open: dict[str, Device] = {}
 _sims: dict[int | None, str] = {}
@@ -37,9 +38,9 @@ _shut_down = False
 
 
 class _Current(threading.local):
-    """The current device of a thread: a device, or the name of one not yet opened."""
+    """The current device of a thread: open, a name, or ``None``: nobody chose."""
 
-    choice: Device | str = "host:0"
+    choice: Device | str | None = None
 
 
 _current = _Current()
@@ -49,12 +50,12 @@ def _after_fork() -> None:
     """The child opens devices of its own; names stay what they were."""
     global _current
     choice = _current.choice
-    name = choice if isinstance(choice, str) else choice.name
-    known = isinstance(choice, str) or _open.get(name) == choice
+    name = choice.name if isinstance(choice, Device) else choice
+    known = not isinstance(choice, Device) or _open.get(choice.name) == choice
     _open.clear()
     _sims.clear()
     _current = _Current()
-    if known and name.startswith("host:"):
+    if known and name is not None and not name.startswith("sim:"):
         _current.choice = name
 
 
@@ -71,8 +72,7 @@ def find(device: Device | int | str | None = None) -> Device | str:
     Parameters
     ----------
     device
-        A device, an index among the host devices, a name, or ``None``: the current
-        device of this thread.
+        A device, an index, a name, or ``None``: the current device of this thread.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def find(device: Device | int | str | None = None) -> Device | str:
         For anything else; the message says which devices there are.
     """
     if device is None:
-        device = _current.choice
+        device = _current.choice or _default_name()
     if isinstance(device, Device):
         return device
     if isinstance(device, bool) or not isinstance(device, (int, str)):
@@ -88,14 +88,14 @@ def find(device: Device | int | str | None = None) -> Device | str:
             f"device must be a Device, an int, a name or None, not {device!r} "
             f"({type(device).__name__}); {_there_are()}"
         )
-    name = f"host:{device}" if isinstance(device, int) else device
-    if name == "host":
-        name = "host:0"
+    name = f"{_kind_of_indices()}:{device}" if isinstance(device, int) else device
+    if name in ("host", "cuda"):
+        name = f"{name}:0"
     elif name == "sim":
         name = _sims.get(None, name)
     if name in _open:
         return _open[name]
-    if name not in _host_names():
+    if name not in _host_names() and name not in _cuda_names():
         raise ValueError(f"there is no device {device!r}; {_there_are()}")
     return name
 
@@ -106,7 +106,19 @@ def resolve(device: Device | int | str | None = None) -> Device:
     if isinstance(found, Device):
         require_running()
         return found
-    return _open_host(found, None, None)
+    return _open_by_name(found, None, None)
+
+
+def _default_name() -> str:
+    return f"{_kind_of_indices()}:0"
+
+
+def _kind_of_indices() -> str:
+    return "cuda" if cuda_runtime.device_count() else "host"
+
+
+def _cuda_names() -> list[str]:
+    return [f"cuda:{index}" for index in range(cuda_runtime.device_count())]
 
 
 def _host_names() -> list[str]:
@@ -117,14 +129,15 @@ def _host_names() -> list[str]:
 
 
 def _there_are() -> str:
-    names = _host_names()
-    indices = [int(name[5:]) for name in names]
+    cuda, hosts = _cuda_names(), _host_names()
+    indices = [int(name[5:]) for name in cuda or hosts]
     if indices == list(range(len(indices))):
         ints = f"ints 0 to {len(indices) - 1}" if len(indices) > 1 else "int 0"
     else:
         ints = f"ints {', '.join(map(str, indices))}"
-    names += [name for name in _open if not name.startswith("host:")]
-    return f"valid are {', '.join(names)} and the {ints} ({_NO_CUDA})"
+    names = [*cuda, *hosts, *(n for n in _open if n.startswith("sim:"))]
+    without = "" if cuda else f" (no CUDA: {cuda_runtime.report().message})"
+    return f"valid are {', '.join(names)} and the {ints}{without}"
 
 
 # ---- opening -------------------------------------------------------------------------
@@ -141,9 +154,9 @@ def device(
     Parameters
     ----------
     name
-        ``"host"`` or ``"host:1"``: a host device. ``"sim:24GiB"``: addresses of so much
-        memory and no memory; ``"sim"``: without a limit. An int, a device, or ``None``
-        as everywhere.
+        ``"cuda"`` or ``"cuda:1"``: a CUDA device. ``"host"`` or ``"host:1"``: a host
+        device. ``"sim:24GiB"``: addresses of so much memory and no memory; ``"sim"``:
+        without a limit. An int, a device, or ``None`` as everywhere.
     capacity
         Bytes of a host device that is opened now. Default: the option
         ``host_capacity``, else the memory of this machine.
@@ -155,7 +168,7 @@ def device(
     ValueError
         For an unknown name, or when the device is open with another capacity.
     GpumemError
-        For ``"cuda:0"``: this build has no CUDA backend.
+        For a CUDA device where CUDA is not ready; the message says who can change that.
 
     Examples
     --------
@@ -170,21 +183,49 @@ def device(
     if isinstance(name, str):
         kind, _colon, rest = name.partition(":")
         if kind == "cuda" and (not rest or rest.isdecimal()):
-            raise GpumemError(f"{name}: {_NO_CUDA}; host devices work everywhere")
+            return _open_by_name(f"cuda:{int(rest or 0)}", size, shared)
         if kind == "sim" and name not in _open:
             if size is not None or shared is not None:
                 raise ValueError("a sim device takes its capacity in the name")
             return _open_sim(rest)
         if kind == "host" and (not rest or rest.isdecimal()):
-            return _open_host(f"host:{int(rest or 0)}", size, shared)
+            return _open_by_name(f"host:{int(rest or 0)}", size, shared)
     found = find(name)
     if isinstance(found, str):
-        return _open_host(found, size, shared)
+        return _open_by_name(found, size, shared)
     if found.name in _asked and _open.get(found.name) == found:
         _require_same(found.name, size, shared)
     elif size is not None or shared is not None:
         raise ValueError(f"{found.name} is open; its capacity cannot change")
     return found
+
+
+def _open_by_name(name: str, capacity: int | None, shared: str | None) -> Device:
+    if name.startswith("host:"):
+        return _open_host(name, capacity, shared)
+    if capacity is not None or shared is not None:
+        raise ValueError(f"{name} has the capacity that it has, of its own")
+    return _open_cuda(name)
+
+
+def _open_cuda(name: str) -> Device:
+    with config.lock:
+        require_running()
+        if name in _open:
+            return _open[name]
+        found = cuda_runtime.report()
+        if found.state != "ready":
+            raise GpumemError(f"{name}: {found.message}. Host devices work everywhere")
+        if name not in _cuda_names():
+            raise ValueError(f"there is no device {name!r}; {_there_are()}")
+        opened = _core.open_cuda(
+            int(name[5:]),
+            page_size=config.get("cuda_page_size") or 0,
+            aliasing=config.get("cuda_aliasing"),
+            segments=config.get("cuda_segments"),
+        )
+        _open[name] = opened
+        return opened
 
 
 def _open_host(name: str, capacity: int | None, shared: str | None) -> Device:
@@ -294,9 +335,13 @@ def _limits_upwards(root: str, path: str, file_name: str) -> list[int]:
 
 
 def devices() -> tuple[Device, ...]:
-    """Return all devices, host devices first; opens those that are not open yet."""
+    """Return all devices, host devices first; opens those that are not open yet.
+
+    A CUDA device that is only listed has no context: nothing of its memory is taken.
+    """
     hosts = [resolve(name) for name in _host_names()]
-    return (*hosts, *(d for n, d in _open.items() if not n.startswith("host:")))
+    cuda = [resolve(name) for name in _cuda_names()]
+    return (*hosts, *cuda, *(d for n, d in _open.items() if n.startswith("sim:")))
 
 
 def set_device(device: Device | int | str | None) -> None:
@@ -338,5 +383,6 @@ def forget(*, shut_down: bool) -> None:
         _open.clear()
         _sims.clear()
         _asked.clear()
+        cuda_runtime.forget()
         _current = _Current()
         _shut_down = shut_down

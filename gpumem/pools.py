@@ -14,7 +14,7 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Final, cast
 
-from . import _core, config, device_names
+from . import _core, config, cuda_runtime, device_names
 from ._core import Buffer, Device, GpumemError, Pin, PinnedArray, Pool, Stream
 from .rendering import plural
 from .sizes import format_size, parse_fraction
@@ -466,7 +466,7 @@ def apply_options(changed: Mapping[str, Any], values: Mapping[str, Any]) -> None
     if "reserve" in changed:
         for device in _defaults or device_names.open_devices():
             _check_reserve(values["reserve"], device.name, device.total)
-        if not device_names.open_devices():
+        if not device_names.open_devices() and not cuda_runtime.device_count():
             total = values["host_capacity"] or device_names.default_host_capacity()
             _check_reserve(values["reserve"], "host:0", total)
     if not {*_LIVE, "memory_fraction", "reserve"} & changed.keys():
@@ -497,10 +497,11 @@ def _refuse_late(changed: Mapping[str, Any]) -> None:
                 "before first use, or call gpumem.reset() first"
             )
         if when == "device":
-            hosts = [d.name for d in device_names.open_devices() if d.kind == "host"]
-            if hosts:
+            kind = name.partition("_")[0]
+            names = [d.name for d in device_names.open_devices() if d.kind == kind]
+            if names:
                 raise GpumemError(
-                    f"{name} cannot change: {', '.join(hosts)} is open. Set it before "
+                    f"{name} cannot change: {', '.join(names)} is open. Set it before "
                     "first use, or call gpumem.reset() first"
                 )
 

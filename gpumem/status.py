@@ -1,7 +1,9 @@
 """``gpumem status``: the devices, their pools, and the options in force.
 
-Makes no pool and takes no memory. Pools are those of this process: none on a command
-line, those of the program when it calls :func:`status` itself.
+Makes no pool and takes no memory: a CUDA device that this process does not use is named
+and not touched, since asking it for its free memory would take some. Pools are those of
+this process: none on a command line, those of the program when it calls :func:`status`
+itself.
 """
 
 from __future__ import annotations
@@ -54,19 +56,21 @@ class DeviceStatus:
     ----------
     name, kind
         Such as ``"host:0"`` and ``"host"``.
-    free, total
+    free
+        As the device says; ``None``: a CUDA device that this process has not used.
+    total
         As the device says.
     page_size
-        The unit in which memory is taken; 0 without paging.
+        The unit in which memory is taken; 0 without paging; ``None`` as for ``free``.
     pools
         Its open pools, oldest first.
     """
 
     name: str
     kind: str
-    free: int
+    free: int | None
     total: int
-    page_size: int
+    page_size: int | None
     pools: tuple[PoolStatus, ...]
 
 
@@ -103,10 +107,7 @@ class Status:
     def __str__(self) -> str:
         lines = []
         for device in self.devices:
-            lines.append(
-                f"{device.name:<12} {format_size(device.free)} free of "
-                f"{format_size(device.total)}"
-            )
+            lines.append(f"{device.name:<12} {_memory(device)}")
             lines += [f"  {_pool_line(pool)}" for pool in device.pools]
             if not device.pools:
                 lines.append("  no pool in this process")
@@ -115,6 +116,13 @@ class Status:
     def __repr__(self) -> str:
         names = ", ".join(device.name for device in self.devices)
         return f"<gpumem {self.version} on {names}>"
+
+
+def _memory(device: DeviceStatus) -> str:
+    total = format_size(device.total)
+    if device.free is None:
+        return f"{total}, not used by this process"
+    return f"{format_size(device.free)} free of {total}"
 
 
 def _pool_line(pool: PoolStatus) -> str:
@@ -145,14 +153,14 @@ def status() -> Status:
 def _device(device: Device) -> DeviceStatus:
     from . import pools
 
-    free, total = device.memory_info()
+    used = device.kind != "cuda" or device.describe()["prepared"]
     default = pools.existing_default(device)
     return DeviceStatus(
         name=device.name,
         kind=device.kind,
-        free=free,
-        total=total,
-        page_size=device.page_size,
+        free=device.memory_info()[0] if used else None,
+        total=device.total,
+        page_size=device.page_size if used else None,
         pools=tuple(_pool(pool, default) for pool in pools.open_pools(device)),
     )
 

@@ -163,6 +163,14 @@ typedef struct gm_kernel {
 typedef struct gm_device gm_device;
 
 typedef struct gm_device_ops {
+    /* ---- before use ------------------------------------------------------ */
+
+    /* For devices that can be named without being touched: makes it ready, and info and
+     * the slots what they stay. Idempotent. NULL: they are so from the start; call it by
+     * gm_device_prepare. Every other function that needs it prepares the device itself.
+     * May wait. */
+    gm_status (*prepare)(gm_device *self);
+
     /* ---- memory in numbers ---------------------------------------------- */
 
     /* Bytes free on the device for anybody, and its total. Other processes and other
@@ -215,8 +223,8 @@ typedef struct gm_device_ops {
     /* A number that is equal for two (handle, calling thread) exactly when work goes
      * to the same stream. GM_IDENTITY_OF_THREAD is set in it exactly when that is a
      * stream of the calling thread alone, which no other thread can name: an event
-     * that another one records by the same handle marks other work. Never fails, calls
-     * no driver. */
+     * that another one records by the same handle marks other work. Never fails, never
+     * waits; a driver is asked for the number of a stream at most. */
     uint64_t (*stream_identity)(gm_device *self, gm_stream stream);
 
     gm_status (*stream_create)(gm_device *self, gm_stream *out);
@@ -314,7 +322,7 @@ typedef struct gm_device_ops {
 /* The head of every backend's object. */
 struct gm_device {
     const gm_device_ops *ops;
-    gm_device_info info; /* constant after creation */
+    gm_device_info info; /* constant after creation, or after `prepare` */
     _Atomic uint32_t references;
     uint32_t generation;             /* gm_process_generation() at creation */
     struct gm_checked_calls *checks; /* checker_device.h; NULL: unchecked */
@@ -332,6 +340,13 @@ gm_device_retain(gm_device *device);
  * was forked: then it is leaked on purpose. Accepts NULL. */
 void
 gm_device_release(gm_device *device);
+
+/* Before info's capabilities and page size, or a slot of pages, are read. */
+GM_NODISCARD static inline gm_status
+gm_device_prepare(gm_device *device)
+{
+    return device->ops->prepare == NULL ? GM_OK : device->ops->prepare(device);
+}
 
 /* GM_OK, or why nothing may be asked of this device: GM_FORKED, GM_EXITING. */
 GM_NODISCARD gm_status

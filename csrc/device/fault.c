@@ -398,6 +398,7 @@ gm_status
 gm_fault_create(gm_device *inner, gm_device **out)
 {
     GM_TRY(gm_device_usable(inner));
+    GM_TRY(gm_device_prepare(inner)); /* its slots and info are copied */
     fault_device *fault = calloc(1, sizeof(*fault));
     if (fault == NULL) {
         return GM_NO_HOST_MEMORY;

@@ -211,6 +211,16 @@ gm_page_book_destroy_page(gm_page_book *book, gm_page page)
     tree_clear(&book->tree, page - 1);
 }
 
+gm_page
+gm_page_book_next(const gm_page_book *book, gm_page page)
+{
+    uint64_t end = tree_capacity(&book->tree);
+    while (page < end && !tree_has(&book->tree, page)) {
+        page++;
+    }
+    return page < end ? page + 1 : 0;
+}
+
 /* ---- ranges ---------------------------------------------------------------------- */
 
 gm_status
@@ -363,4 +373,38 @@ gm_page_book_unmap(gm_page_book *book, const gm_page_slots *slots)
     }
     book->breaks += count_breaks(slots);
     *slots->mapped -= slots->count;
+}
+
+/* The runs of one range; false when the visitor has enough. */
+static bool
+visit_runs(const gm_page_book *book, const gm_interval *range,
+           bool (*visit)(gm_devptr address, size_t size, void *argument),
+           void *argument)
+{
+    const slot_table *table = range->data;
+    size_t count = (size_t)(range->size / book->page_size);
+    size_t start = 0;
+    for (size_t slot = 0; slot <= count; slot++) {
+        if (slot < count && table->slots[slot] != 0) {
+            continue;
+        }
+        if (slot > start && !visit(range->address + start * book->page_size,
+                                   (slot - start) * book->page_size, argument)) {
+            return false;
+        }
+        start = slot + 1;
+    }
+    return true;
+}
+
+void
+gm_page_book_visit_mapped(const gm_page_book *book,
+                          bool (*visit)(gm_devptr address, size_t size, void *argument),
+                          void *argument)
+{
+    for (size_t i = 0; i < book->ranges.count; i++) {
+        if (!visit_runs(book, &book->ranges.items[i], visit, argument)) {
+            return;
+        }
+    }
 }

@@ -73,6 +73,10 @@ gm_page_book_check_destroy(const gm_page_book *book, gm_page page);
 void
 gm_page_book_destroy_page(gm_page_book *book, gm_page page);
 
+/* The lowest page that exists and is above `page`; 0: none. Cost: O(pages between). */
+gm_page
+gm_page_book_next(const gm_page_book *book, gm_page page);
+
 /* ---- ranges ---- */
 
 /* GM_INVALID when `size` is no multiple of GM_RANGE_ALIGNMENT and page_size. */
@@ -122,5 +126,12 @@ gm_page_book_check_mapped(const gm_page_book *book, gm_devptr address, size_t si
 
 void
 gm_page_book_unmap(gm_page_book *book, const gm_page_slots *slots);
+
+/* Calls `visit` for each longest run of mapped slots, until it returns false. The book
+ * must not change meanwhile. Cost: O(slots of all ranges). */
+void
+gm_page_book_visit_mapped(const gm_page_book *book,
+                          bool (*visit)(gm_devptr address, size_t size, void *argument),
+                          void *argument);
 
 #endif

@@ -32,6 +32,7 @@ gm_pool_create(gm_device *device, const gm_pool_options *options, gm_pool **out)
 {
     GM_TRY(gm_device_usable(device));
     GM_TRY(gm_pool_options_validate(options, NULL));
+    GM_TRY(gm_device_prepare(device));
     gm_pool *pool = calloc(1, sizeof(*pool));
     if (pool == NULL) {
         return GM_NO_HOST_MEMORY;

@@ -100,6 +100,50 @@ stream_from_object(StreamObject *stream, gm_device *device, gm_stream *out)
     return 0;
 }
 
+/* A stream of another library that follows the protocol __cuda_stream__, which answers
+ * (version, handle). 0, or -1 with an exception. */
+static int
+parse_foreign_stream(PyObject *value, const gm_device *device, gm_stream *out)
+{
+    PyObject *method = PyObject_GetAttrString(value, "__cuda_stream__");
+    if (method == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
+            return -1;
+        }
+        PyErr_Clear();
+        PyErr_Format(PyExc_TypeError,
+                     "stream must be None, a Stream, a handle as an int or an object "
+                     "with __cuda_stream__, not %.100s",
+                     Py_TYPE(value)->tp_name);
+        return -1;
+    }
+    PyObject *answer =
+        PyCallable_Check(method) ? PyObject_CallNoArgs(method) : Py_NewRef(method);
+    Py_DECREF(method);
+    if (answer == NULL) {
+        return -1;
+    }
+    int version;
+    unsigned long long handle;
+    bool valid = PyTuple_Check(answer) &&
+                 PyArg_ParseTuple(answer, "iK;__cuda_stream__", &version, &handle);
+    Py_DECREF(answer);
+    if (!valid || version != 0) {
+        PyErr_Clear();
+        PyErr_Format(PyExc_TypeError,
+                     "__cuda_stream__ of %.100s must answer (0, handle)",
+                     Py_TYPE(value)->tp_name);
+        return -1;
+    }
+    if (device->info.kind != GM_DEVICE_CUDA) {
+        PyErr_Format(PyExc_ValueError, "a CUDA stream has no meaning on %s",
+                     device->info.name);
+        return -1;
+    }
+    *out = handle;
+    return 0;
+}
+
 int
 parse_stream(core_state *state, PyObject *value, gm_device *device, gm_stream fallback,
              gm_stream *out)
@@ -112,10 +156,7 @@ parse_stream(core_state *state, PyObject *value, gm_device *device, gm_stream fa
         return stream_from_object((StreamObject *)value, device, out);
     }
     if (PyBool_Check(value) || !PyLong_Check(value)) {
-        PyErr_Format(PyExc_TypeError,
-                     "stream must be None, a Stream or a handle as an int, not %.100s",
-                     Py_TYPE(value)->tp_name);
-        return -1;
+        return parse_foreign_stream(value, device, out);
     }
     unsigned long long handle = PyLong_AsUnsignedLongLong(value);
     if (handle == (unsigned long long)-1 && PyErr_Occurred()) {

@@ -6,6 +6,8 @@
  */
 #include "python/device_testing.h"
 
+#include "python/device_cuda.h"
+
 #include <stdlib.h>
 
 #include "base/process.h"
@@ -123,18 +125,27 @@ Device_get_total(PyObject *op, void *Py_UNUSED(closure))
 static PyObject *
 Device_get_page_size(PyObject *op, void *Py_UNUSED(closure))
 {
+    if (device_prepare(op) < 0) {
+        return NULL;
+    }
     return PyLong_FromSize_t(((DeviceObject *)op)->device->info.page_size);
 }
 
 static PyObject *
 Device_get_paging(PyObject *op, void *Py_UNUSED(closure))
 {
+    if (device_prepare(op) < 0) {
+        return NULL;
+    }
     return PyBool_FromLong(gm_device_has(((DeviceObject *)op)->device, GM_CAP_PAGING));
 }
 
 static PyObject *
 Device_get_aliasing(PyObject *op, void *Py_UNUSED(closure))
 {
+    if (device_prepare(op) < 0) {
+        return NULL;
+    }
     return PyBool_FromLong(
         gm_device_has(((DeviceObject *)op)->device, GM_CAP_ALIASING));
 }
@@ -469,6 +480,10 @@ static PyMethodDef Device_methods[] = {
     {"synchronize", Device_synchronize, METH_NOARGS,
      "synchronize($self, /)\n--\n\n"
      "Waits, without the GIL, for the work on every stream that gpumem knows of."},
+    {"enable_peer", Device_enable_peer, METH_O,
+     "enable_peer($self, peer, /)\n--\n\n"
+     "The other CUDA device may read and write this one's memory, now and later."},
+    {"describe", Device_describe, METH_NOARGS, Device_describe_doc},
     {"occupy", Device_occupy, METH_O,
      "occupy($self, nbytes, /)\n--\n\n"
      "Somebody else holds this many bytes of the device, in all (host devices)."},
@@ -504,8 +519,9 @@ static PyMethodDef Device_methods[] = {
 };
 
 static char Device_doc[] =
-    "A device that memory comes from. Made by open_host() and open_sim(); two objects\n"
-    "are equal when they stand for the same device.";
+    "A device that memory comes from. Made by open_host(), open_sim() and "
+    "open_cuda();\n"
+    "two objects are equal when they stand for the same device.";
 
 static PyType_Slot Device_slots[] = {
     {Py_tp_doc, Device_doc},

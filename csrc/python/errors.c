@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "device/failure.h"
+
 /* ---- texts -------------------------------------------------------------------------- */
 
 typedef struct size_text {
@@ -260,11 +262,41 @@ status_class(core_state *state, gm_status status)
     }
 }
 
+/* Sets CudaError with the words of a driver. */
+static void
+set_cuda_error(core_state *state, const gm_failure *failure, const char *what)
+{
+    PyObject *text =
+        failure->call[0] != '\0'
+            ? PyUnicode_FromFormat("could not %s: %s: %s (%s, %d)", what, failure->call,
+                                   failure->text, failure->name, failure->code)
+            : PyUnicode_FromFormat("could not %s: %s", what, failure->text);
+    PyObject *error = text == NULL ? NULL : PyObject_CallOneArg(state->CudaError, text);
+    Py_XDECREF(text);
+    if (error == NULL) {
+        return;
+    }
+    PyObject *dict = PyObject_GenericGetDict(error, NULL);
+    if (dict != NULL &&
+        dict_set_stolen(dict, "code", PyLong_FromLong(failure->code)) == 0 &&
+        dict_set_stolen(dict, "name", PyUnicode_FromString(failure->name)) == 0 &&
+        dict_set_stolen(dict, "call", PyUnicode_FromString(failure->call)) == 0) {
+        PyErr_SetObject(state->CudaError, error);
+    }
+    Py_XDECREF(dict);
+    Py_DECREF(error);
+}
+
 PyObject *
 set_status_error(core_state *state, gm_status status, const char *what)
 {
     PyObject *kind = status_class(state, status);
-    if (status == GM_FORKED) {
+    gm_failure failure;
+    bool of_driver = status == GM_DEVICE_ERROR || status == GM_DEVICE_LOST;
+    if (of_driver && gm_failure_take(status, &failure)) {
+        set_cuda_error(state, &failure, what);
+    }
+    else if (status == GM_FORKED) {
         PyErr_Format(kind,
                      "could not %s: the object belongs to the parent process and "
                      "cannot be used after fork. Start workers with the 'spawn' method "

@@ -255,9 +255,9 @@ static int
 add_functions(PyObject *module)
 {
     PyMethodDef *const tables[] = {
-        core_functions,      device_functions, pool_functions,
-        pinned_functions,    scope_functions,  history_functions,
-        callbacks_functions, capi_functions,   replay_functions};
+        core_functions,   device_functions, cuda_functions,    pool_functions,
+        pinned_functions, scope_functions,  history_functions, callbacks_functions,
+        capi_functions,   replay_functions};
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
         if (PyModule_AddFunctions(module, tables[i]) < 0) {
             return -1;

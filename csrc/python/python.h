@@ -462,6 +462,7 @@ history_init(PyObject *module, core_state *state);
 
 /* Module functions of each file, added by module.c with PyModule_AddFunctions. */
 extern PyMethodDef device_functions[];
+extern PyMethodDef cuda_functions[];
 extern PyMethodDef pool_functions[];
 extern PyMethodDef pinned_functions[];
 extern PyMethodDef scope_functions[];

@@ -352,6 +352,19 @@ Stream_close(PyObject *op, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
+/* For other libraries; see parse_stream. */
+static PyObject *
+Stream_cuda_stream(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    const StreamObject *self = (StreamObject *)op;
+    const gm_device_info *info = &self->device->device->info;
+    if (info->kind != GM_DEVICE_CUDA) {
+        return PyErr_Format(PyExc_TypeError, "a stream of %s is no CUDA stream",
+                            info->name);
+    }
+    return Py_BuildValue("(iK)", 0, (unsigned long long)self->handle);
+}
+
 static PyObject *
 Stream_enter(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
@@ -400,6 +413,8 @@ static PyMethodDef Stream_methods[] = {
     {"close", Stream_close, METH_NOARGS,
      "close($self, /)\n--\n\n"
      "Destroys the stream; its pools hand its memory on once its work is done."},
+    {"__cuda_stream__", Stream_cuda_stream, METH_NOARGS,
+     "__cuda_stream__($self, /)\n--\n\n(0, handle), for other libraries (CUDA)."},
     {"__enter__", Stream_enter, METH_NOARGS, NULL},
     {"__exit__", Stream_exit, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -1,5 +1,5 @@
-/* test_device_contract.c - what device.h promises, once, for every backend that needs
- * no hardware: host and sim, with and without paging and aliasing, plain and behind an
+/* test_device_contract.c - what device.h promises, once, for every backend: host, sim,
+ * and CUDA over its stand-in, with and without paging and aliasing, plain and behind an
  * unarmed fault device.
  */
 #include <sys/wait.h>
@@ -14,17 +14,21 @@ static void
 check_info(gm_device *device, const backend *kind)
 {
     const gm_device_info *info = &device->info;
-    CHECK(strcmp(info->name, kind->sim ? "sim:3" : "host:3") == 0);
-    CHECK_EQ(info->kind, kind->sim ? GM_DEVICE_SIM : GM_DEVICE_HOST);
-    CHECK_EQ(info->index, 3);
+    CHECK(strcmp(info->name, kind->cuda  ? "cuda:0"
+                             : kind->sim ? "sim:3"
+                                         : "host:3") == 0);
+    CHECK_EQ(info->kind, kind->cuda  ? GM_DEVICE_CUDA
+                         : kind->sim ? GM_DEVICE_SIM
+                                     : GM_DEVICE_HOST);
+    CHECK_EQ(info->index, kind->cuda ? 0 : 3);
     CHECK_EQ(info->total, CAPACITY);
     CHECK_EQ(info->page_size, kind->paging ? PAGE : 0);
     CHECK(info->alignment >= 512);
     CHECK_EQ(gm_device_has(device, GM_CAP_PAGING), kind->paging);
     CHECK_EQ(gm_device_has(device, GM_CAP_ALIASING), kind->aliasing);
     CHECK_EQ(gm_device_has(device, GM_CAP_MEMORY), !kind->sim);
-    CHECK_EQ(gm_device_has(device, GM_CAP_HOST_ACCESS), !kind->sim);
-    CHECK(gm_device_has(device, GM_CAP_OWN_STREAMS));
+    CHECK_EQ(gm_device_has(device, GM_CAP_HOST_ACCESS), !kind->sim && !kind->cuda);
+    CHECK_EQ(gm_device_has(device, GM_CAP_OWN_STREAMS), !kind->cuda);
     CHECK_OK(gm_device_usable(device));
     CHECK(gm_device_retain(device) == device);
     gm_device_release(device);
@@ -53,6 +57,7 @@ check_segments(gm_device *device, const backend *kind)
 {
     const gm_device_ops *ops = device->ops;
     gm_devptr first = 0, second = 0, untouched = 77;
+    const size_t least = kind->cuda ? GM_RANGE_ALIGNMENT : 512; /* what one takes */
     CHECK_STATUS(ops->segment_create(device, 0, &untouched), GM_INVALID);
     CHECK_STATUS(ops->segment_create(device, 100, &untouched), GM_INVALID);
     CHECK_STATUS(ops->segment_create(device, CAPACITY + 512, &untouched),
@@ -61,31 +66,31 @@ check_segments(gm_device *device, const backend *kind)
                  GM_OUT_OF_MEMORY);
     CHECK_EQ(untouched, 77);
     CHECK_OK(ops->segment_create(device, 512, &first));
-    CHECK_OK(ops->segment_create(device, CAPACITY - 512, &second));
+    CHECK_OK(ops->segment_create(device, CAPACITY - least, &second));
     CHECK(first != 0 && first % GM_RANGE_ALIGNMENT == 0);
     CHECK(second != 0 && second % GM_RANGE_ALIGNMENT == 0);
-    CHECK(first + 512 <= second || second + CAPACITY - 512 <= first);
+    CHECK(first + least <= second || second + CAPACITY - least <= first);
     CHECK_EQ(free_of(device), 0);
     CHECK_STATUS(ops->segment_create(device, 512, &untouched), GM_OUT_OF_MEMORY);
     gm_device_counters counters = counters_of(device);
-    CHECK_EQ(counters.memory_now, CAPACITY);
-    CHECK_EQ(counters.memory_peak, CAPACITY);
+    CHECK_EQ(counters.memory_now, CAPACITY - least + 512);
+    CHECK_EQ(counters.memory_peak, CAPACITY - least + 512);
     CHECK_EQ(counters.mapped_now, 0);
     CHECK_EQ(counters.address_now, 0);
     if (!kind->sim) {
         char *memory = gm_device_host_pointer(second);
         memory[0] = 1;
-        memory[CAPACITY - 513] = 2;
-        CHECK_EQ(memory[0] + memory[CAPACITY - 513], 3);
+        memory[CAPACITY - least - 1] = 2;
+        CHECK_EQ(memory[0] + memory[CAPACITY - least - 1], 3);
     }
     CHECK_STATUS(ops->segment_destroy(device, first, 1024), GM_INVALID);
     CHECK_STATUS(ops->segment_destroy(device, first + 512, 512), GM_INVALID);
     CHECK_OK(ops->segment_destroy(device, first, 512));
     CHECK_STATUS(ops->segment_destroy(device, first, 512), GM_INVALID);
-    CHECK_OK(ops->segment_destroy(device, second, CAPACITY - 512));
+    CHECK_OK(ops->segment_destroy(device, second, CAPACITY - least));
     CHECK_EQ(free_of(device), CAPACITY);
     CHECK_EQ(counters_of(device).memory_now, 0);
-    CHECK_EQ(counters_of(device).memory_peak, CAPACITY);
+    CHECK_EQ(counters_of(device).memory_peak, CAPACITY - least + 512);
 }
 
 /* ---- pages ----------------------------------------------------------------------- */
@@ -225,8 +230,10 @@ check_mapping(gm_device *device, const backend *kind)
 
 /* ---- streams and events ---------------------------------------------------------- */
 
+/* What names no stream is refused; on CUDA, where everybody's streams can be named, it
+ * is undefined, and only those who destroy one are asked whether it is theirs. */
 static void
-check_unknown_handles(gm_device *device)
+check_unknown_handles(gm_device *device, const backend *kind)
 {
     static const uint64_t strangers[] = {3, 12345, UINT64_C(1) << 40, UINT64_MAX};
     const gm_device_ops *ops = device->ops;
@@ -236,10 +243,13 @@ check_unknown_handles(gm_device *device)
     for (size_t i = 0; i < sizeof(strangers) / sizeof(strangers[0]); i++) {
         gm_stream stranger = strangers[i];
         CHECK_STATUS(ops->stream_destroy(device, stranger), GM_INVALID);
-        CHECK_STATUS(ops->stream_synchronize(device, stranger, 0), GM_INVALID);
-        CHECK_STATUS(ops->stream_capturing(device, stranger, &capturing), GM_INVALID);
-        CHECK_STATUS(ops->stream_wait(device, stranger, event), GM_INVALID);
-        CHECK_STATUS(ops->event_record(device, event, stranger), GM_INVALID);
+        if (!kind->cuda) {
+            CHECK_STATUS(ops->stream_synchronize(device, stranger, 0), GM_INVALID);
+            CHECK_STATUS(ops->stream_capturing(device, stranger, &capturing),
+                         GM_INVALID);
+            CHECK_STATUS(ops->stream_wait(device, stranger, event), GM_INVALID);
+            CHECK_STATUS(ops->event_record(device, event, stranger), GM_INVALID);
+        }
         CHECK_STATUS(ops->event_record(device, stranger, 0), GM_INVALID);
         CHECK_STATUS(ops->event_query(device, stranger), GM_INVALID);
         CHECK_STATUS(ops->event_synchronize(device, stranger, 0), GM_INVALID);
@@ -257,7 +267,6 @@ check_streams(gm_device *device, const backend *kind)
     gm_stream first, second;
     gm_event event;
     bool capturing = true;
-    (void)kind;
     CHECK_OK(ops->stream_create(device, &first));
     CHECK_OK(ops->stream_create(device, &second));
     CHECK(first != second && first > 2 && second > 2);
@@ -283,148 +292,11 @@ check_streams(gm_device *device, const backend *kind)
     CHECK_STATUS(ops->event_query(device, event), GM_INVALID);
     CHECK_OK(ops->stream_destroy(device, first));
     CHECK_STATUS(ops->stream_destroy(device, first), GM_INVALID);
-    CHECK_STATUS(ops->stream_synchronize(device, first, 0), GM_INVALID);
+    if (!kind->cuda) {
+        CHECK_STATUS(ops->stream_synchronize(device, first, 0), GM_INVALID);
+    }
     CHECK_OK(ops->stream_destroy(device, second));
-    check_unknown_handles(device);
-}
-
-/* ---- work ------------------------------------------------------------------------ */
-
-typedef struct add_arguments {
-    gm_devptr values;
-    size_t count;
-    int32_t term;
-} add_arguments;
-
-static void
-add_on_host(const void *arguments)
-{
-    add_arguments a;
-    memcpy(&a, arguments, sizeof(a));
-    int32_t *values = gm_device_host_pointer(a.values);
-    for (size_t i = 0; i < a.count; i++) {
-        values[i] += a.term;
-    }
-}
-
-static const gm_kernel add_kernel = {"test_add", add_on_host};
-
-static void
-check_work_is_unsupported(gm_device *device)
-{
-    const gm_device_ops *ops = device->ops;
-    add_arguments arguments = {0};
-    char byte = 0;
-    CHECK_STATUS(ops->copy_async(device, 4096, 8192, 16, 0), GM_UNSUPPORTED);
-    CHECK_STATUS(ops->fill_async(device, 4096, &byte, 1, 16, 0), GM_UNSUPPORTED);
-    CHECK_STATUS(ops->launch(device, &add_kernel, &arguments, sizeof(arguments), 0),
-                 GM_UNSUPPORTED);
-}
-
-static void
-check_work(gm_device *device, const backend *kind)
-{
-    enum {
-        COUNT = 5000
-    };
-    const gm_device_ops *ops = device->ops;
-    static int32_t back[COUNT];
-    const int32_t seven = 7;
-    gm_devptr segment;
-    if (kind->sim) {
-        check_work_is_unsupported(device);
-        return;
-    }
-    CHECK_OK(ops->segment_create(device, MIB, &segment));
-    add_arguments arguments = {segment, COUNT, 5};
-    CHECK_OK(ops->fill_async(device, segment, &seven, sizeof(seven), COUNT, 0));
-    CHECK_OK(ops->launch(device, &add_kernel, &arguments, sizeof(arguments), 0));
-    CHECK_OK(ops->copy_async(device, (uintptr_t)back, segment, sizeof(back), 0));
-    CHECK_OK(ops->stream_synchronize(device, 0, UINT64_MAX));
-    for (int i = 0; i < COUNT; i++) {
-        CHECK_EQ_SIGNED(back[i], 12);
-    }
-    CHECK_OK(ops->copy_async(device, 0, 0, 0, 0));
-    CHECK_STATUS(ops->copy_async(device, 0, segment, 1, 0), GM_INVALID);
-    CHECK_STATUS(ops->copy_async(device, segment, UINT64_MAX, 2, 0), GM_INVALID);
-    CHECK_STATUS(ops->copy_async(device, segment, segment, 1, 99), GM_INVALID);
-    CHECK_STATUS(ops->fill_async(device, segment, &seven, 3, 1, 0), GM_INVALID);
-    CHECK_STATUS(ops->fill_async(device, segment, &seven, 0, 1, 0), GM_INVALID);
-    CHECK_STATUS(ops->fill_async(device, segment, &seven, 4, SIZE_MAX / 2, 0),
-                 GM_INVALID);
-    CHECK_STATUS(ops->launch(device, &add_kernel, &arguments, 257, 0), GM_INVALID);
-    CHECK_STATUS(ops->launch(device, NULL, NULL, 0, 0), GM_INVALID);
-    CHECK_OK(ops->segment_destroy(device, segment, MIB));
-}
-
-/* Every width, and counts around the block that a fill works in. */
-static void
-check_fill_widths(gm_device *device, const backend *kind)
-{
-    static const size_t counts[] = {0, 1, 3, 255, 256, 257, 4096, 4097, 70000};
-    const gm_device_ops *ops = device->ops;
-    unsigned char pattern[16];
-    gm_devptr segment;
-    if (kind->sim) {
-        return;
-    }
-    for (int i = 0; i < 16; i++) {
-        pattern[i] = (unsigned char)(i + 1);
-    }
-    CHECK_OK(ops->segment_create(device, 2 * MIB, &segment));
-    unsigned char *memory = gm_device_host_pointer(segment);
-    for (size_t width = 1; width <= 16; width *= 2) {
-        for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++) {
-            size_t bytes = width * counts[c];
-            memset(memory, 0xEE, bytes + 32);
-            /* Not aligned to its element. */
-            CHECK_OK(
-                ops->fill_async(device, segment + 1, pattern, width, counts[c], 1));
-            for (size_t i = 0; i < bytes; i++) {
-                if (memory[1 + i] != pattern[i % width]) {
-                    CHECK_EQ(memory[1 + i], pattern[i % width]);
-                }
-            }
-            CHECK_EQ(memory[0], 0xEE);
-            CHECK_EQ(memory[1 + bytes], 0xEE);
-        }
-    }
-    CHECK_OK(ops->stream_synchronize(device, 1, UINT64_MAX));
-    CHECK_OK(ops->segment_destroy(device, segment, 2 * MIB));
-}
-
-/* ---- pinned host memory ---------------------------------------------------------- */
-
-static void
-check_pinned(gm_device *device, const backend *kind)
-{
-    static char mine[3 * 4096];
-    const gm_device_ops *ops = device->ops;
-    void *memory = NULL;
-    (void)kind;
-    CHECK_STATUS(ops->pinned_create(device, 0, &memory), GM_INVALID);
-    CHECK_STATUS(ops->pinned_create(device, SIZE_MAX - 10, &memory), GM_INVALID);
-    CHECK(memory == NULL);
-    CHECK_OK(ops->pinned_create(device, 5000, &memory));
-    CHECK_EQ((uintptr_t)memory % 4096, 0);
-    memset(memory, 1, 5000);
-    CHECK_OK(ops->pin(device, mine, 8192));
-    CHECK_EQ(counters_of(device).pinned_now, 5000 + 8192);
-    CHECK_STATUS(ops->pin(device, mine + 8191, 1), GM_INVALID);
-    CHECK_STATUS(ops->pin(device, mine, 8192), GM_INVALID);
-    CHECK_STATUS(ops->pin(device, memory, 100), GM_INVALID);
-    CHECK_STATUS(ops->pin(device, NULL, 100), GM_INVALID);
-    CHECK_STATUS(ops->pin(device, mine + 8192, 0), GM_INVALID);
-    CHECK_OK(ops->pin(device, mine + 8192, 4096));
-    CHECK_STATUS(ops->unpin(device, mine, 4096), GM_INVALID);
-    CHECK_STATUS(ops->unpin(device, memory, 5000), GM_INVALID);
-    CHECK_STATUS(ops->pinned_destroy(device, mine, 8192), GM_INVALID);
-    CHECK_OK(ops->unpin(device, mine, 8192));
-    CHECK_STATUS(ops->unpin(device, mine, 8192), GM_INVALID);
-    CHECK_OK(ops->unpin(device, mine + 8192, 4096));
-    CHECK_OK(ops->pinned_destroy(device, memory, 5000));
-    CHECK_STATUS(ops->pinned_destroy(device, memory, 5000), GM_INVALID);
-    CHECK_EQ(counters_of(device).pinned_now, 0);
+    check_unknown_handles(device, kind);
 }
 
 /* ---- the rest -------------------------------------------------------------------- */
@@ -466,6 +338,7 @@ check_clock(gm_device *device, const backend *kind)
 static int
 count_wrong_answers(gm_device *device)
 {
+    static const gm_kernel no_kernel = {"none", NULL};
     const gm_device_ops *ops = device->ops;
     char memory[64];
     size_t n;
@@ -499,7 +372,8 @@ count_wrong_answers(gm_device *device)
     wrong += ops->stream_wait(device, 0, 3) != GM_FORKED;
     wrong += ops->copy_async(device, 8, 8, 0, 0) != GM_FORKED;
     wrong += ops->fill_async(device, 8, memory, 1, 0, 0) != GM_FORKED;
-    wrong += ops->launch(device, &add_kernel, memory, 8, 0) != GM_FORKED;
+    wrong += ops->launch != NULL &&
+             ops->launch(device, &no_kernel, memory, 8, 0) != GM_FORKED;
     wrong += ops->pinned_create(device, 64, &pinned) != GM_FORKED;
     wrong += ops->pinned_destroy(device, memory, 64) != GM_FORKED;
     wrong += ops->pin(device, memory, 64) != GM_FORKED;
@@ -519,10 +393,14 @@ check_fork(gm_device *device, const backend *kind)
     if (child == 0) {
         int wrong = count_wrong_answers(device);
         gm_device_release(device);
+        if (kind->cuda) {
+            gm_cuda_options options = {.index = 0};
+            wrong += gm_cuda_create(&options, &device) != GM_FORKED;
+            _exit(wrong);
+        }
         gm_device *fresh = open_backend(kind);
         check_segments(fresh, kind);
         check_mapping(fresh, kind);
-        check_work(fresh, kind);
         gm_device_release(fresh);
         _exit(wrong);
     }
@@ -548,12 +426,6 @@ check_exit(gm_device *device, const backend *kind)
 
 /* ---- one test for each promise, over every backend ------------------------------- */
 
-#define CONTRACT_TEST(name)          \
-    static void test_##name(void)    \
-    {                                \
-        over_backends(check_##name); \
-    }
-
 CONTRACT_TEST(info)
 CONTRACT_TEST(slots)
 CONTRACT_TEST(segments)
@@ -561,9 +433,6 @@ CONTRACT_TEST(ranges)
 CONTRACT_TEST(page_count)
 CONTRACT_TEST(mapping)
 CONTRACT_TEST(streams)
-CONTRACT_TEST(work)
-CONTRACT_TEST(fill_widths)
-CONTRACT_TEST(pinned)
 CONTRACT_TEST(counters)
 CONTRACT_TEST(clock)
 CONTRACT_TEST(fork)
@@ -585,9 +454,6 @@ static const gm_test tests[] = {
     {"page_count", test_page_count},
     {"mapping", test_mapping},
     {"streams", test_streams},
-    {"work", test_work},
-    {"fill_widths", test_fill_widths},
-    {"pinned", test_pinned},
     {"counters", test_counters},
     {"clock", test_clock},
     {"fork", test_fork},

@@ -41,7 +41,7 @@ FOREIGN = {
     "Python.h": {"python/python.h"},
     "structmember.h": {"python/python.h"},
     "numpy/": {"python/numpy.c"},
-    "cuda": {"device/cuda.c", "device/cudart.h"},
+    "cuda": {"device/cudart.h"},
     "nvml": set(),
 }
 

@@ -13,6 +13,11 @@ from gpumem import _core, testing
 
 os.environ.pop("GPUMEM_CONF", None)
 
+# The suite is about host and sim devices, also on a machine that has a GPU; tests of
+# CUDA run in processes of their own.
+os.environ.pop("GPUMEM_CUDART", None)
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 
 def pytest_collection_finish(session):
     """Objects from before the first test need not be searched for garbage."""

@@ -27,7 +27,8 @@ def test_device_refuses_another_capacity():
 
 
 def test_device_without_cuda_says_so():
-    with pytest.raises(gpumem.GpumemError, match="no CUDA backend"):
+    missing = "cuda:0: .*(no NVIDIA driver|no GPU|no CUDA).*devices work everywhere"
+    with pytest.raises(gpumem.GpumemError, match=missing):
         gpumem.device("cuda:0")
 
 
